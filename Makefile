@@ -1,0 +1,46 @@
+# `make demo` and `make test` do everything, from the environment on.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# Two test workers, one thread each: tests are many and small.
+WORKERS ?= 2
+
+.PHONY: help demo test test-slow lint format docs clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+# One stamp per set of extras; each reinstalls when the requirements change.
+$(VENV)/base.stamp: requirements.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -r requirements.txt
+	touch $@
+
+$(VENV)/%.stamp: $(VENV)/base.stamp
+	$(BIN)/python -m pip install --quiet -e '.[$*]'
+	touch $@
+
+demo: $(VENV)/lab.stamp  ## compare optimizers on embedded data, and draw the curves
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/test.stamp lint  ## lint, types, tests, coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --cov --cov-report=term
+
+test-slow: $(VENV)/test.stamp  ## the tests marked slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(WORKERS)
+
+lint: $(VENV)/test.stamp  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/test.stamp  ## let ruff rewrite
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/docs.stamp  ## build the site into site/
+	$(BIN)/mkdocs build --strict
+
+clean:  ## remove the environment and everything built
+	rm -rf $(VENV) site build dist demo-report .coverage .pytest_cache .mypy_cache .ruff_cache

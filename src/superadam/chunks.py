@@ -1,0 +1,142 @@
+"""Some of the parameters, updated together, as the maths sees them.
+
+A chunk is one parameter, or all parameters of a group that are alike (device, dtype, step count, …) as one
+`TensorList`. Complex parameters appear as their real views; low-precision ones keep their state in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from superadam.estimators import Estimator
+from superadam.matrices import Matrix
+from superadam.schedules import Schedule
+from superadam.tensors import Scalar, TensorList
+
+__all__ = ["Chunk", "Scalars", "real", "state_dtype"]
+
+
+def real(x: Tensor) -> Tensor:
+    """x itself, or the real view of a complex x."""
+    return torch.view_as_real(x) if x.is_complex() else x
+
+
+def state_dtype(x: Tensor) -> torch.dtype:
+    """float64 for double precision, float32 for all others: bfloat16 cannot hold an average over a thousand steps."""
+    return torch.float64 if x.dtype in (torch.float64, torch.complex128) else torch.float32
+
+
+class Scalars:
+    """0-d tensors by name. An assignment is written into the tensor, which all parameters share."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.__dict__["tensors"] = tensors
+
+    def __getattr__(self, name: str) -> Tensor:
+        try:
+            return cast(Tensor, self.__dict__["tensors"][name])
+        except KeyError:
+            raise AttributeError(f"no scalar named {name!r}") from None
+
+    def __setattr__(self, name: str, value: Tensor) -> None:
+        if value is not getattr(self, name):
+            getattr(self, name).copy_(value)
+
+
+class Chunk:
+    """The coordinates of x held by `params`, their state, and the weights of this step.
+
+    `c.v` is the buffer v of these parameters, or a scalar of their matrix; `c.v = …` writes into it.
+    """
+
+    group: dict[str, Any]
+    params: list[Tensor]
+    states: list[dict[str, Any]]
+    scalars: dict[str, Tensor]
+    estimator: Estimator
+    matrix: Matrix
+    schedule: Schedule
+
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in self.scalars:
+            value: Any = self.scalars[name].to(self.params[0].device)
+        elif name in self.states[0]:
+            value = _join([state[name] for state in self.states])
+        else:
+            raise AttributeError(f"{type(self.matrix).__name__} has no buffer or scalar named {name!r}")
+        self.__dict__[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if value is not getattr(self, name):
+            getattr(self, name).copy_(value)
+
+    @property
+    def x(self) -> Tensor:
+        return _join([real(p) for p in self.params])
+
+    @property
+    def has_grad(self) -> bool:
+        return self.params[0].grad is not None
+
+    @property
+    def grad(self) -> Tensor:
+        """The newest gradient, in the dtype of the state, with the sign of a minimisation."""
+        grad = _join([real(cast(Tensor, p.grad)).to(state_dtype(p)) for p in self.params])
+        return -grad if self.group["maximize"] else grad
+
+    @property
+    def paired(self) -> bool:
+        """Whether the estimator has seen this batch at the previous point."""
+        return "paired" in self.states[0]
+
+    @property
+    def t(self) -> Scalar:
+        return self._at_step(lambda t, tau: t)
+
+    @property
+    def mu(self) -> Scalar:
+        return self._at_step(self.schedule.mu_t)
+
+    @property
+    def alpha(self) -> Scalar:
+        return 1.0 if "restarted" in self.states[0] else self._at_step(self.schedule.weight)
+
+    def _at_step(self, formula: Callable[[Any, float], Any]) -> Scalar:
+        steps = [state["step"] for state in self.states]
+        if not isinstance(steps[0], Tensor):
+            return cast(Scalar, formula(steps[0], self.group["tau"]))
+        # float64 where the device has it, so that a capturable optimizer takes the same steps
+        dtype = torch.float32 if steps[0].device.type == "mps" else torch.float64
+        values = formula(torch.stack(steps).to(dtype), self.group["tau"]).to(state_dtype(self.params[0]))
+        return _join(list(values.unbind()))
+
+    def count(self, by: int) -> None:
+        """Add to the step counts."""
+        for state in self.states:
+            state["step"] += by
+
+    def store(self, name: str, value: Tensor) -> None:
+        """Keep a new tensor under `name` in the state of every parameter."""
+        tensors = value.tensors if isinstance(value, TensorList) else [value]
+        for state, tensor in zip(self.states, tensors, strict=True):
+            state[name] = tensor
+
+    def drop(self, *names: str) -> None:
+        for name in names:
+            self.__dict__.pop(name, None)
+            for state in self.states:
+                state.pop(name, None)
+
+
+def _join(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else cast(Tensor, TensorList(tensors))

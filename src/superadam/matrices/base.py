@@ -1,0 +1,99 @@
+r"""Line 4: what an adaptive matrix $H_t$ is.
+
+A matrix of one's own is a subclass whose fields are its options:
+
+>>> import torch
+>>> class CubeRoot(Matrix):
+...     beta: float = 0.999
+...     lam: float = 1e-3
+...     buffers = ("v",)
+...     def update(self, s, grad):
+...         s.v = self.beta * s.v + (1 - self.beta) * grad.abs() ** 3
+...     def H(self, s):
+...         return s.v ** (1 / 3) + self.lam
+>>> from superadam import SuperAdam
+>>> x = torch.tensor([3.0, -2.0], requires_grad=True)
+>>> opt = SuperAdam([x], lr=1.0, matrix=CubeRoot(beta=0.99))
+>>> for _ in range(200):
+...     opt.zero_grad()
+...     x.square().sum().backward()
+...     opt.step()
+>>> bool(x.abs().max() < 0.5)
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from superadam.parts import Part, check
+
+if TYPE_CHECKING:
+    from superadam.chunks import Chunk
+
+__all__ = ["Matrix", "MultipleOfIdentity"]
+
+
+class Matrix(Part, kind="matrix"):
+    r"""Base class of the adaptive matrices.
+
+    `s` is the state at hand: `s.t`, each tensor named in `buffers` (shaped like the parameters, zero at first) and each
+    0-d tensor named in `scalars` (one for all parameters that share this matrix, zero at first). Change them in place,
+    or assign: an assignment is written into the state. `grad` and the buffers are tensors, or lists of tensors that
+    take the same element-wise operations.
+
+    In every step the optimizer calls
+
+    1. `measure`, if there are scalars: sums over the coordinates at hand, added up over all parameters by the
+    optimizer;
+    2. `reduce`, once, with the totals, to bring the scalars up to date;
+    3. `update`, to bring the buffers up to date;
+    4. `H`, when it takes the step of line 9.
+    """
+
+    buffers: ClassVar[tuple[str, ...]] = ()
+    scalars: ClassVar[tuple[str, ...]] = ()
+    two_point: ClassVar[bool] = False
+    r"""Whether H_t needs both gradients of a batch. If so, and if `s.paired`, `measure` finds $x_t - x_{t-1}$ in `s.dx`
+    and $\nabla f(x_{t-1}; \xi_t)$ in `s.q`."""
+
+    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+        """Sums over the coordinates at hand, as 0-d tensors."""
+        raise NotImplementedError(f"{type(self).__name__} has scalars but no measure")
+
+    def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
+        """Bring the scalars to their value at t, given the sums over all parameters. `s` has the scalars only."""
+        raise NotImplementedError(f"{type(self).__name__} has scalars but no reduce")
+
+    def update(self, s: Chunk, grad: Tensor) -> None:
+        """Bring the buffers to their value at t."""
+
+    def H(self, s: Chunk) -> Tensor:
+        """The diagonal of H_t, shaped like the parameters; or a 0-d tensor b for H_t = b I."""
+        raise NotImplementedError(f"{type(self).__name__} has no H")
+
+
+class MultipleOfIdentity(Matrix, abstract=True):
+    r"""$H_t = (b_t + \lambda) I$: one learning rate for all coordinates, from a global quantity $b_t$."""
+
+    lam: float = field(default=5e-4, kw_only=True)
+
+    scalars: ClassVar[tuple[str, ...]] = ("b",)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def H(self, s: Chunk) -> Tensor:
+        b: Tensor = s.b
+        return b + self.lam
+
+
+def check_options(matrix: Any) -> None:
+    """The conditions of Algorithm 1 on the options that a matrix has."""
+    for name in ("beta", "beta1", "beta2"):
+        value = getattr(matrix, name, 0.0)
+        check(0 <= value < 1, name, value, f"0 <= {name} < 1")
+    check(matrix.lam >= 0, "lam", matrix.lam, "lam >= 0")

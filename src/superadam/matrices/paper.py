@@ -1,0 +1,149 @@
+"""The five adaptive matrices of the paper: cases 1, 2, 3, 4a and 4b."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from superadam.matrices.base import Matrix, MultipleOfIdentity, check_options
+from superadam.tensors import dot, norm2
+
+if TYPE_CHECKING:
+    from superadam.chunks import Chunk
+
+__all__ = ["BarzilaiBorwein", "Belief", "BeliefNorm", "GradientNorm", "SecondMoment"]
+
+
+class SecondMoment(Matrix):
+    r"""Case 1: a learning rate for every coordinate, as in Adam.
+
+    $$v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2, \quad v_0 = 0, \qquad
+      H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
+
+    `bias_correction` divides $v_t$ by $1 - \beta^t$, as Adam does and the paper does not.
+
+    >>> SecondMoment(beta=0.99)
+    SecondMoment(beta=0.99, lam=0.0005, bias_correction=False)
+    """
+
+    beta: float = 0.999
+    lam: float = 5e-4
+    bias_correction: bool = False
+
+    buffers = ("v",)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def update(self, s: Chunk, grad: Tensor) -> None:
+        s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
+
+    def H(self, s: Chunk) -> Tensor:
+        root: Tensor = s.v.sqrt()
+        if self.bias_correction:
+            root = root / (1 - self.beta**s.t) ** 0.5
+        return root + self.lam
+
+
+class GradientNorm(MultipleOfIdentity):
+    r"""Case 2: one learning rate, from the norm of the gradient over all parameters.
+
+    $$b_t = \beta b_{t-1} + (1-\beta) \|\nabla f(x_t; \xi_t)\|, \quad b_0 = 0, \qquad H_t = (b_t + \lambda) I$$
+
+    >>> GradientNorm()
+    GradientNorm(lam=0.0005, beta=0.999)
+    """
+
+    beta: float = 0.999
+
+    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+        return (norm2(grad),)
+
+    def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
+        (grad2,) = totals
+        s.b.lerp_(grad2.sqrt(), 1 - self.beta)
+
+
+class BarzilaiBorwein(MultipleOfIdentity):
+    r"""Case 3: one learning rate, from the curvature along the last move. Needs both gradients of every batch.
+
+    $$b_t = \frac{|\langle \nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t),\; x_t - x_{t-1} \rangle|}
+                 {\|x_t - x_{t-1}\|^2},
+      \qquad H_t = (b_t + \lambda) I$$
+
+    Before there is a previous point, $b_1 = \|\nabla f(x_1; \xi_1)\|$; where $x_t = x_{t-1}$, $b_t = b_{t-1}$.
+
+    >>> BarzilaiBorwein()
+    BarzilaiBorwein(lam=0.0005)
+    """
+
+    scalars = ("b", "steps")
+    two_point = True
+
+    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+        if not s.paired:
+            zero = norm2(grad).new_zeros(())
+            return zero, zero, norm2(grad)
+        return dot(grad - s.q, s.dx), norm2(s.dx), norm2(grad)
+
+    def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
+        curvature, dx2, grad2 = totals
+        otherwise = torch.where(s.steps == 0, grad2.sqrt(), s.b)
+        s.b = torch.where(dx2 > 0, curvature.abs() / dx2, otherwise)
+        s.steps += 1
+
+
+class Belief(Matrix):
+    r"""Case 4a: a learning rate for every coordinate, from the gradient's distance to its own average, as in AdaBelief.
+
+    $$m_t = \beta_1 m_{t-1} + (1-\beta_1) \nabla f(x_t; \xi_t), \qquad
+      v_t = \beta_2 v_{t-1} + (1-\beta_2) (\nabla f(x_t; \xi_t) - m_t)^2, \qquad
+      H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
+
+    >>> Belief()
+    Belief(beta1=0.9, beta2=0.999, lam=0.0005)
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    lam: float = 5e-4
+
+    buffers = ("m", "v")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def update(self, s: Chunk, grad: Tensor) -> None:
+        s.m.lerp_(grad, 1 - self.beta1)
+        surprise = grad - s.m
+        s.v.mul_(self.beta2).addcmul_(surprise, surprise, value=1 - self.beta2)
+
+    def H(self, s: Chunk) -> Tensor:
+        root: Tensor = s.v.sqrt()
+        return root + self.lam
+
+
+class BeliefNorm(MultipleOfIdentity):
+    r"""Case 4b: one learning rate, from the norm of the gradient's distance to its own average.
+
+    $$m_t = \beta_1 m_{t-1} + (1-\beta_1) \nabla f(x_t; \xi_t), \qquad
+      b_t = \beta_2 b_{t-1} + (1-\beta_2) \|\nabla f(x_t; \xi_t) - m_t\|, \qquad H_t = (b_t + \lambda) I$$
+
+    >>> BeliefNorm()
+    BeliefNorm(lam=0.0005, beta1=0.9, beta2=0.999)
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+    buffers = ("m",)
+
+    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+        s.m.lerp_(grad, 1 - self.beta1)
+        return (norm2(grad - s.m),)
+
+    def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
+        (surprise2,) = totals
+        s.b.lerp_(surprise2.sqrt(), 1 - self.beta2)

@@ -1,0 +1,530 @@
+"""`SuperAdam`: Algorithm 1 of the paper as a torch optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, cast, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from superadam import checkpoints, options, replay
+from superadam.chunks import Chunk, Scalars, real, state_dtype
+from superadam.estimators import Estimator, Recursive
+from superadam.matrices import Matrix
+from superadam.schedules import Schedule
+from superadam.tensors import Scalar, norm2
+
+__all__ = ["SuperAdam"]
+
+State = dict[str, Any]
+
+
+class SuperAdam(Optimizer):
+    r"""SUPER-ADAM: every adaptive gradient method is one algorithm with four choices.
+
+    $$
+    \begin{aligned}
+    &g_1 = \nabla f(x_1; \xi_1) \\
+    &\textbf{for } t = 1, 2, \dots \\
+    &\quad H_t \text{ from } \nabla f(x_t; \xi_t) && \texttt{matrix} && \text{(4)} \\
+    &\quad \tilde x_{t+1} = \arg\min_x \langle g_t, x\rangle + \tfrac{1}{2\gamma}(x-x_t)^\top H_t (x-x_t)
+        && \texttt{lr} = \gamma && \text{(9)} \\
+    &\quad x_{t+1} = (1-\mu_t) x_t + \mu_t \tilde x_{t+1} && \texttt{schedule} && \text{(10)} \\
+    &\quad g_{t+1} = \alpha_{t+1} \nabla f(x_{t+1}; \xi_{t+1}) + (1-\alpha_{t+1})
+        \bigl[g_t + \tau(\nabla f(x_{t+1}; \xi_{t+1}) - \nabla f(x_t; \xi_{t+1}))\bigr] && \texttt{tau} && \text{(11)}
+    \end{aligned}
+    $$
+
+    With τ = 0 this is momentum, and `step()` is called as that of any optimizer. With τ > 0 it is variance reduction,
+    and every batch is evaluated at two points: call `step(closure)`, where the closure clears the gradients, computes
+    the loss and calls `backward`, or loop over `twice(loader)` and call `step()` in each turn.
+
+    Call n of `step` sees the batch ξ_n. With τ = 0 it takes the parameters from x_n to x_{n+1}. With τ > 0 the last
+    move is only known to be needed when the next batch arrives: call n finds x_{n-1}, evaluates ξ_n there, moves to
+    x_n, evaluates ξ_n again and leaves x_n. No copy of x_{n-1} is kept: the state is g and v, as in Adam. `flush()`
+    takes the move that is still pending when training ends.
+
+    Parameters without a gradient are left alone, and every parameter counts its own steps: its g_t is line 11 over the
+    batches that had a gradient for it. A move that is pending is taken with the next batch even if that batch has no
+    gradient for the parameter.
+
+    Gradients that are not finite spread into the parameters, as in torch.optim: to look for them would cost a
+    synchronisation with the device in every step. Check the loss, or use `torch.amp.GradScaler`, which checks for you.
+
+    Args:
+        params: parameters, (name, parameter) pairs, param groups, or an `nn.Module`. Of a module the optimizer also
+        knows
+            the buffers, and gives both evaluations of a batch the same ones: BatchNorm sees each batch once.
+            All options below can be set in a param group; a key that is none of them, and does not look like a
+            misspelling of one, is kept as the user's own.
+        lr: γ, a number or a tensor.
+        tau: τ in [0, 1].
+        matrix: H_t, one of `superadam.matrices` or its name; default `SecondMoment()`, case 1. Norms and inner products
+            run over all parameters whose groups have an equal matrix.
+        schedule: μ_t and α_t, one of `superadam.schedules` or its name; default `Paper()`.
+        weight_decay: w, decoupled: x_{t+1} is moved by −γ μ_t w x_t in addition.
+        clip: bound on the norm of g_t, over all parameters whose groups have an equal bound.
+        maximize: maximise f.
+        foreach: work on lists of tensors; default: on accelerators.
+        capturable: keep the step count on the device, for CUDA graphs.
+        differentiable: let autograd differentiate through the step.
+
+    >>> model = nn.Linear(2, 1)
+    >>> opt = SuperAdam(model, lr=1e-2, tau=1.0)
+    >>> inputs, targets = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0], [2.0]])
+    >>> def closure():
+    ...     opt.zero_grad()
+    ...     loss = (model(inputs) - targets).square().mean()
+    ...     loss.backward()
+    ...     return loss
+    >>> losses = [opt.step(closure).item() for _ in range(100)]
+    >>> opt.flush()
+    >>> losses[-1] < 0.1 * losses[0]
+    True
+    >>> opt
+    SuperAdam(
+      (11) g: Recursive(tau=1.0)
+      (4)  H: SecondMoment(beta=0.999, lam=0.0005, bias_correction=False)
+      (10) mu, alpha: Paper(k=1.0, m=100.0, c=None, cap=0.9)
+      lr=0.01, weight_decay=0.0, clip=None, maximize=False
+      2 tensors, 3 parameters
+    )
+    """
+
+    def __init__(
+        self,
+        params: ParamsT | nn.Module,
+        lr: float | Tensor = 1e-3,
+        *,
+        tau: float = 0.0,
+        matrix: Matrix | str | None = None,
+        schedule: Schedule | str | None = None,
+        weight_decay: float = 0.0,
+        clip: float | None = None,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        **unknown: Any,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "tau": tau,
+            "matrix": "SecondMoment" if matrix is None else matrix,
+            "schedule": "Paper" if schedule is None else schedule,
+            "weight_decay": weight_decay,
+            "clip": clip,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
+        }
+        options.refuse_unknown(unknown, defaults)
+        self.gradient_evaluations = 0
+        self._modules: list[nn.Module] = []
+        self._open: replay.Batch | None = None  # the batch of which the first half-step is done
+        self._parts_of: dict[Hashable, tuple[Estimator, Matrix, Schedule]] = {}
+        self._scalars: dict[Matrix, dict[str, Tensor]] = {}
+        if isinstance(params, nn.Module):
+            self.protect(params)
+            params = list(params.named_parameters())
+        super().__init__(params, options.normalised(defaults))
+
+    # ------------------------------------------------------------------------------------------------ the algorithm
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take in one batch. With a closure, return the loss of its first evaluation.
+
+        Args:
+            closure: clears the gradients, computes the loss, calls `backward` and returns the loss. Called once if τ
+            = 0,
+                twice if τ > 0 (once at the very first batch). Without a closure the gradients must be there already.
+        """
+        self._accelerator_graph_capture_health_check()
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            if closure is None:
+                self._half_step() if self.two_point else self._full_step(None)
+                return None
+            return self._both_halves(closure) if self.two_point else self._full_step(closure)
+
+    def _full_step(self, closure: Callable[[], float] | None) -> float | None:
+        """τ = 0: x_n to x_{n+1}."""
+        loss = None if closure is None else self._evaluate(closure)
+        self._check_gradients()
+        if closure is None:
+            self.gradient_evaluations += 1
+        self._absorb(then_move=True)
+        return loss
+
+    def _both_halves(self, closure: Callable[[], float]) -> float:
+        """τ > 0 with a closure: x_{n-1} to x_n."""
+        if self._open is not None:
+            raise RuntimeError(
+                "step(closure) between the two half-steps of a batch. Finish the batch with step() in the `twice` "
+                "loop, or call opt.restart() to drop it."
+            )
+        again = replay.Replay(self._modules)
+        loss = self._evaluate(closure)
+        self._check_gradients()
+        if self._pending():
+            self._to_next_point()
+            try:
+                again.restore()
+                self.zero_grad()  # a closure that does not clear the gradients would add the second to the first
+                self._evaluate(closure)
+                self._check_gradients()
+            except BaseException:
+                self._void()
+                raise
+        self._absorb(then_move=False)
+        return loss
+
+    def _half_step(self) -> None:
+        """τ > 0 without a closure: one of two half-steps."""
+        half = replay.current()
+        if half is None:
+            raise RuntimeError(
+                "SuperAdam needs two gradients of every batch here (tau > 0, or a matrix such as BarzilaiBorwein), so "
+                "step() must know which one this is. Write opt.step(closure), with a closure that clears the "
+                "gradients, computes the loss and calls backward; or loop "
+                "`for batch in superadam.twice(loader):`, where each batch comes twice."
+            )
+        if half.second != (self._open is half.batch) or (self._open is not None and not half.second):
+            raise RuntimeError(
+                "Half-steps out of order: "
+                + (
+                    "this batch's first turn had no step(). "
+                    if half.second
+                    else "the last batch's second turn had no step(). "
+                )
+                + "Call opt.step() in both turns of every batch of the `twice` loop, or opt.restart() to drop a batch "
+                "that was left half done."
+            )
+        self._check_gradients()
+        self.gradient_evaluations += 1
+        if half.second:
+            self._absorb(then_move=False)
+            self._open = None
+        else:
+            self._to_next_point()
+            self._open = half.batch
+
+    def _evaluate(self, closure: Callable[[], float]) -> float:
+        with torch.enable_grad():
+            loss = closure()
+        self.gradient_evaluations += 1
+        return loss
+
+    def _to_next_point(self) -> None:
+        """The gradients are q = ∇f(x_{t-1}; ξ_t). Move to x_t (lines 9, 10) and take q into the estimator (line 11)."""
+
+        def kind(p: Tensor, state: State) -> Hashable:
+            if "gamma" not in state and (p.grad is None or "g" not in state):
+                return None
+            return p.grad is None, _key(state.get("gamma"))
+
+        for c in self._chunks(kind):
+            keep = c.matrix.two_point and c.has_grad
+            start = c.x.clone() if keep else None
+            if "gamma" in c.states[0]:
+                self._move(c, c.states[0]["gamma"])
+                c.drop("gamma")
+            if c.has_grad:
+                c.count(1)
+                q = c.grad
+                if start is not None:
+                    c.store("dx", (c.x - start).to(state_dtype(c.params[0])))
+                    c.store("q", q.clone())
+                c.estimator.before(c, q)
+                for state in c.states:
+                    state["paired"] = True
+
+    def _absorb(self, *, then_move: bool) -> None:
+        """The gradients are ∇f(x_t; ξ_t). Form H_t (line 4) and g_t (line 11), and move to x_{t+1} now or later."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._init_state(group, p)
+                elif "paired" in self.state.get(p, {}):
+                    self._forget(p)  # q without its counterpart: half of line 11 is no estimate
+
+        def kind(p: Tensor, state: State) -> Hashable:
+            return None if p.grad is None else ("paired" in state, "restarted" in state)
+
+        chunks = self._chunks(kind)
+        for c in chunks:
+            if not c.paired:
+                c.count(1)
+        self._measure(chunks)
+        clips = any(c.group["clip"] is not None for c in chunks)
+        for c in chunks:
+            grad = c.grad
+            c.estimator.after(c, grad)
+            c.matrix.update(c, grad)
+            c.drop("paired", "restarted", "q", "dx")
+            if then_move and not clips:
+                self._move(c, _gamma(c.group))
+        if clips:
+            self._clip(chunks)
+        for c in chunks:
+            if not then_move:
+                gamma = _gamma(c.group)
+                for state in c.states:
+                    state["gamma"] = gamma.clone() if isinstance(gamma, Tensor) else gamma
+            elif clips:
+                self._move(c, _gamma(c.group))
+
+    def _measure(self, chunks: list[Chunk]) -> None:
+        """Line 4, what H_t needs to know of all coordinates: sums over all parameters that share a matrix."""
+        totals: dict[Matrix, tuple[Tensor, ...]] = {}
+        for c in chunks:
+            if c.matrix.scalars:
+                home = self._scalars[c.matrix][c.matrix.scalars[0]]
+                sums = tuple(s.to(home) for s in c.matrix.measure(c, c.grad))
+                known = totals.get(c.matrix)
+                totals[c.matrix] = sums if known is None else tuple(map(torch.add, known, sums))
+        for matrix, total in totals.items():
+            matrix.reduce(Scalars(self._scalars[matrix]), total)
+
+    def _clip(self, chunks: list[Chunk]) -> None:
+        """Bound the norm of g_t, over all parameters with an equal bound."""
+        for bound in {c.group["clip"] for c in chunks} - {None}:
+            clipped = [c for c in chunks if c.group["clip"] == bound]
+            squares = [norm2(c.g) for c in clipped]
+            norm = torch.stack([s.to(squares[0]) for s in squares]).sum().sqrt()
+            factor = (bound / norm).clamp(max=1.0)
+            for c in clipped:
+                c.g.mul_(factor.to(c.params[0].device))
+
+    def _move(self, c: Chunk, gamma: Scalar) -> None:
+        """Lines 9 and 10: x_{t+1} = x_t - γ μ_t H_t⁻¹ g_t, as X = R^d."""
+        x, H, eta = c.x, c.matrix.H(c), gamma * c.mu
+        g = c.g.clone() if c.group["differentiable"] else c.g
+        if c.group["weight_decay"] != 0:
+            x.mul_(1 - eta * c.group["weight_decay"])
+        if c.matrix.scalars:
+            x.addcmul_(g, eta / H, value=-1)
+        elif isinstance(eta, float):
+            x.addcdiv_(g, H, value=-eta)
+        else:
+            x.addcdiv_(g * eta, H, value=-1)
+
+    # ---------------------------------------------------------------------------------- ending, restarting, protecting
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Take the moves that are still pending, at the end of training with τ > 0.
+
+        Training can go on afterwards. The point before the move is gone, so the next batch is evaluated once, and
+        enters g by momentum.
+        """
+        if self._open is not None:
+            raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
+        for c in self._chunks(lambda p, state: (_key(state["gamma"]),) if "gamma" in state else None):
+            self._move(c, c.states[0]["gamma"])
+            c.drop("gamma")
+
+    def restart(self) -> None:
+        """Forget g: the next gradient of every parameter is its g, as at the start. H and the step counts stay.
+
+        Drops a batch that was left between its two half-steps. Pending moves are taken.
+        """
+        if self._open is not None:
+            self._void()
+        self.flush()
+        for p in self.state:
+            self.state[p].pop("g", None)
+
+    def protect(self, module: nn.Module) -> None:
+        """Give both evaluations of a batch the same buffers of `module`, as is done for a module given as `params`."""
+        self._modules.append(module)
+        replay.protect(module)
+
+    def _void(self) -> None:
+        """The second evaluation of a batch failed, after the move to x_t: keep x_t, which is as it should be, and drop
+        the batch, of which g holds one half."""
+        self._open = None
+        for p, state in self.state.items():
+            if "paired" in state:
+                self._forget(p)
+
+    def _forget(self, p: Tensor) -> None:
+        state = self.state[p]
+        for name in ("g", "q", "dx", "paired"):
+            state.pop(name, None)
+        state["step"] -= 1
+
+    # ------------------------------------------------------------------------------------------------------ the state
+
+    @property
+    def two_point(self) -> bool:
+        """Whether a step takes two gradients of its batch."""
+        parts = [self._parts(group) for group in self.param_groups]
+        return any(estimator.two_point or matrix.two_point for estimator, matrix, _ in parts)
+
+    def _pending(self) -> bool:
+        return any("gamma" in state for state in self.state.values())
+
+    def _parts(self, group: dict[str, Any]) -> tuple[Estimator, Matrix, Schedule]:
+        if not isinstance(group["matrix"], dict) or not isinstance(group["schedule"], dict):
+            group.update(options.normalised(group))
+        key = (group["tau"], *group["matrix"].items(), *group["schedule"].items())
+        if key not in self._parts_of:
+            self._parts_of[key] = (
+                Recursive(group["tau"]),
+                Matrix.find(group["matrix"]),
+                Schedule.find(group["schedule"]),
+            )
+        return self._parts_of[key]
+
+    def _chunks(self, kind: Callable[[Tensor, State], Hashable]) -> list[Chunk]:
+        """The parameters that are of some kind (not None), together where they are alike."""
+        chunks = []
+        for group in self.param_groups:
+            parts = self._parts(group)
+            alike: dict[Hashable, list[Tensor]] = {}
+            for p in group["params"]:
+                state = self.state.get(p, {})
+                of_kind = kind(p, state)
+                if of_kind is None:
+                    continue
+                foreach = group["foreach"] if group["foreach"] is not None else p.device.type in ("cuda", "xpu", "mtia")
+                if foreach and not group["differentiable"]:
+                    step = None if group["capturable"] else state["step"]
+                    alike.setdefault((p.device, p.dtype, step, of_kind), []).append(p)
+                else:
+                    alike[p] = [p]
+            chunks += [
+                Chunk(
+                    group=group,
+                    params=params,
+                    states=[self.state[p] for p in params],
+                    estimator=parts[0],
+                    matrix=parts[1],
+                    schedule=parts[2],
+                    scalars=self._scalars.get(parts[1], {}),
+                )
+                for params in alike.values()
+            ]
+        return chunks
+
+    def _init_state(self, group: dict[str, Any], p: Tensor) -> None:
+        """What is missing in the state of a parameter: all of it at first, g after a restart."""
+        state = self.state[p]
+        estimator, matrix, _ = self._parts(group)
+        if "step" not in state:
+            capturable = group["capturable"]
+            state["step"] = torch.zeros((), dtype=torch.float32, device=p.device) if capturable else 0
+        elif "g" not in state:
+            state["restarted"] = True
+        for name in (*estimator.buffers, *matrix.buffers):
+            if name not in state:
+                state[name] = torch.zeros_like(
+                    real(p), dtype=state_dtype(p), requires_grad=False, memory_format=torch.preserve_format
+                )
+        if matrix.scalars and matrix.scalars[0] not in state:
+            state.update(self._shared(matrix))
+
+    def _shared(self, matrix: Matrix) -> dict[str, Tensor]:
+        """The scalars of a matrix, one tensor each for all its parameters."""
+        if matrix not in self._scalars:
+            params = [p for g in self.param_groups if self._parts(g)[1] == matrix for p in g["params"]]
+            dtype = torch.float64 if any(state_dtype(p) is torch.float64 for p in params) else torch.float32
+            self._scalars[matrix] = {
+                name: torch.zeros((), dtype=dtype, device=params[0].device) for name in matrix.scalars
+            }
+        return self._scalars[matrix]
+
+    def _tie_scalars(self) -> None:
+        """After loading, every parameter has its own copy of the scalars: make them one again."""
+        self._scalars = {}
+        for group in self.param_groups:
+            _, matrix, _ = self._parts(group)
+            for p in group["params"]:
+                state = self.state.get(p, {})
+                if matrix.scalars and matrix.scalars[0] in state:
+                    shared = self._scalars.setdefault(matrix, {name: state[name] for name in matrix.scalars})
+                    state.update(shared)
+
+    def _check_gradients(self) -> None:
+        """Refuse what cannot be used, before anything is changed."""
+        seen = False
+        for i, group in enumerate(self.param_groups):
+            names = group.get("param_names")
+            for j, p in enumerate(group["params"]):
+                if p.grad is None:
+                    continue
+                seen = True
+                if p.grad.layout is not torch.strided:
+                    name = names[j] if names else f"{j} of group {i}"
+                    raise RuntimeError(
+                        f"SuperAdam does not support sparse gradients (parameter {name}): use dense ones, e.g. "
+                        "nn.Embedding(..., sparse=False)"
+                    )
+        if not seen and self.two_point:
+            raise RuntimeError(
+                "No parameter has a gradient. With tau > 0 every evaluation must leave gradients: does the closure "
+                "call loss.backward(), and the loop call it in both turns?"
+            )
+
+    # -------------------------------------------------------------------------------------- what torch.optim promises
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, with any option of its own."""
+        if isinstance(param_group, dict):
+            options.refuse_misspelt(param_group, self.defaults)
+            param_group = options.normalised({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as plain numbers, strings and tensors. Refused between the two half-steps of a batch."""
+        if self._open is not None:
+            raise RuntimeError(
+                "state_dict() between the two half-steps of a batch, which could not be resumed from. Save after the "
+                "second step() of a batch."
+            )
+        return {**super().state_dict(), "gradient_evaluations": self.gradient_evaluations}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` returned. Options are those that were saved; a different composition is refused."""
+        with checkpoints.watched(self) as loaded:
+            super().load_state_dict(state_dict)
+        checkpoints.keep_dtypes(self, loaded["state"])
+        self._open = None
+        self._tie_scalars()
+        self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("gradient_evaluations", "_modules", "_open")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._parts_of = {}
+        for group in self.param_groups:  # options that are newer than the checkpoint
+            group.update(options.normalised({**self.defaults, **group}))
+        self._tie_scalars()
+        for module in self._modules:
+            replay.protect(module)
+
+    def __repr__(self) -> str:
+        return options.describe(self)
+
+
+def _gamma(group: dict[str, Any]) -> Scalar:
+    """γ as a number where that needs no synchronisation with a device."""
+    lr = group["lr"]
+    on_host = isinstance(lr, Tensor) and lr.device.type == "cpu" and not group["capturable"] and not lr.requires_grad
+    return cast(Scalar, float(lr) if on_host else lr)
+
+
+def _key(gamma: Scalar | None) -> Hashable:
+    """What parameters must agree on for their pending moves to be taken together."""
+    return id(gamma) if isinstance(gamma, Tensor) else gamma

@@ -1,0 +1,68 @@
+"""The options of `SuperAdam` and its param groups: checked, and turned into plain data."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from superadam.estimators import Recursive
+from superadam.matrices import Matrix
+from superadam.parts import check, nearest
+from superadam.schedules import Schedule
+
+if TYPE_CHECKING:
+    from superadam.optimizer import SuperAdam
+
+
+def refuse_unknown(unknown: dict[str, Any], known: dict[str, Any]) -> None:
+    for name in unknown:
+        raise TypeError(f"SuperAdam got an unknown option {name!r}: {nearest(name, known)}")
+
+
+def refuse_misspelt(group: dict[str, Any], known: dict[str, Any]) -> None:
+    """A param group may carry keys of the user's own, but not one that is almost an option."""
+    for name in group.keys() - known.keys() - {"params", "param_names", "initial_lr", "max_lr", "min_lr", "swa_lr"}:
+        if difflib.get_close_matches(str(name), known, n=1, cutoff=0.75):
+            raise ValueError(f"Unknown option {name!r} in a param group: {nearest(name, known)}")
+
+
+def normalised(options: dict[str, Any]) -> dict[str, Any]:
+    """A copy with every value checked, and the matrix and the schedule as plain data."""
+    lr, wd, clip = options["lr"], options["weight_decay"], options["clip"]
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
+    elif not lr >= 0:
+        raise ValueError(f"Invalid learning rate: {lr}")
+    if not (wd >= 0 and math.isfinite(wd)):
+        raise ValueError(f"Invalid weight_decay value: {wd}")
+    check(clip is None or clip > 0, "clip", clip, "clip > 0, or None")
+    if options["differentiable"] and options["foreach"]:
+        raise ValueError("foreach=True cannot be combined with differentiable=True: lists are updated in place")
+    tau = float(options["tau"])
+    Recursive(tau)
+    return {
+        **options,
+        "tau": tau,
+        "matrix": Matrix.find(options["matrix"]).spec(),
+        "schedule": Schedule.find(options["schedule"]).spec(),
+    }
+
+
+def describe(opt: SuperAdam) -> str:
+    """The composition, line by line, with what differs between groups said for each."""
+    lines: list[str] = []
+    last: list[str] = []
+    for i, group in enumerate(opt.param_groups):
+        estimator, matrix, schedule = opt._parts(group)
+        numbers = ", ".join(f"{name}={group[name]}" for name in ("lr", "weight_decay", "clip", "maximize"))
+        head = [f"(11) g: {estimator}", f"(4)  H: {matrix}", f"(10) mu, alpha: {schedule}", numbers]
+        if len(opt.param_groups) > 1:
+            lines.append(f"group {i}:")
+        lines += [line for line in head if line not in last]
+        lines.append(f"{len(group['params'])} tensors, {sum(p.numel() for p in group['params']):,} parameters")
+        last = head
+    return "\n  ".join(["SuperAdam(", *lines]) + "\n)"

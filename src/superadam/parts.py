@@ -1,0 +1,79 @@
+"""What matrices, estimators and schedules have in common: a choice for one line of Algorithm 1.
+
+A part is a frozen record of plain numbers without state of its own, so it can be written into a checkpoint as a *spec*,
+`{"type": "SecondMoment", "beta": 0.999, …}`, and found again from one. What changes during training lives in the
+optimizer's state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self, cast, dataclass_transform
+
+__all__ = ["Part", "check", "nearest"]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: the known one that was probably meant, or all of them."""
+    known = sorted(known)
+    by_lower = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"did you mean {by_lower[close[0]]!r}?" if close else f"known: {', '.join(known)}"
+
+
+def check(holds: object, name: str, value: object, expected: str) -> None:
+    """Raise torch.optim's kind of error unless a condition on a hyper-parameter holds."""
+    if not holds:
+        raise ValueError(f"Invalid {name} parameter: {value} (expected {expected})")
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+@dataclass_transform(frozen_default=True)
+class Part:
+    """Base of every choice. A subclass is made a frozen dataclass, and known by its name, by being defined.
+
+    `kind` opens a family (matrix, schedule, …) with its own names; `abstract` keeps a base class out of it.
+    """
+
+    _kind: ClassVar[str]
+    _names: ClassVar[dict[str, type[Part]]]
+
+    def __init_subclass__(cls, kind: str | None = None, abstract: bool = False) -> None:
+        dataclasses.dataclass(frozen=True)(cls)
+        if kind is not None:
+            cls._kind, cls._names = kind, {}
+        elif not abstract:
+            cls._names[cls.__name__] = cls
+
+    def spec(self) -> dict[str, Any]:
+        """This part as plain data."""
+        fields = dataclasses.fields(cast(Any, self))
+        return {"type": type(self).__name__, **{f.name: getattr(self, f.name) for f in fields}}
+
+    @classmethod
+    def find(cls, choice: object) -> Self:
+        """The part that `choice` names: a part already, a name ("SecondMoment", "second_moment"), or a spec."""
+        if isinstance(choice, cls):
+            return choice
+        if isinstance(choice, str):
+            choice = {"type": choice}
+        if not isinstance(choice, dict) or "type" not in choice:
+            hint = " (an instance is expected, not the class)" if isinstance(choice, type) else ""
+            raise TypeError(f"Invalid {cls._kind}: {choice!r}{hint}; expected one of {', '.join(sorted(cls._names))}")
+        name, options = choice["type"], {k: v for k, v in choice.items() if k != "type"}
+        known = {_snake(k): v for k, v in cls._names.items()} | cls._names
+        if name not in known:
+            raise ValueError(
+                f"Unknown {cls._kind} {name!r}: {nearest(name, cls._names)} "
+                f"(a {cls._kind} of your own is known once its class is defined)"
+            )
+        fields = {f.name for f in dataclasses.fields(cast(Any, known[name]))}
+        for option in options.keys() - fields:
+            raise ValueError(f"{name} has no option {option!r}: {nearest(option, fields)}")
+        return cast(Self, known[name](**options))

@@ -1,0 +1,158 @@
+"""Arithmetic on lists of tensors, so that the maths of the other modules reads as maths.
+
+Line 4 and lines 9-11 of Algorithm 1 are written once, in terms of `torch.Tensor`'s own operators and methods. They run
+
+- on a plain `torch.Tensor`, when the optimizer works on one tensor at a time;
+- on a `TensorList`, which has the same operators and methods and hands them to the `torch._foreach_*` kernels.
+
+Code that is given either therefore says `Tensor` in its annotations and uses nothing but element-wise operations and
+the reductions `dot` and `norm2` of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Scalar", "TensorList", "add_scaled", "dot", "norm2"]
+
+# A number, a 0-d tensor where it must not leave the device, or a TensorList of those.
+Scalar = float | Tensor
+
+
+class TensorList:
+    """Several tensors that behave as one: every method of `torch.Tensor` that works element by element.
+
+    A method with a `torch._foreach_*` kernel uses it; any other is mapped over the tensors, so a user's own
+    matrix may call what it likes.
+
+    >>> x = TensorList([torch.tensor([1.0, 4.0]), torch.tensor(9.0)])
+    >>> (x.sqrt() + 1) * x
+    TensorList([tensor([ 2., 12.]), tensor(36.)])
+    >>> _ = x.addcmul_(x, x, value=-1)
+    >>> torch.maximum(x, x * 2)
+    TensorList([tensor([  0., -12.]), tensor(-72.)])
+    """
+
+    __slots__ = ("tensors",)
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self.tensors = list(tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.tensors)
+
+    def __repr__(self) -> str:
+        return f"TensorList({self.tensors})"
+
+    def __getattr__(self, name: str) -> Callable[..., TensorList]:
+        if name.startswith("__") or not hasattr(Tensor, name):
+            raise AttributeError(f"neither TensorList nor torch.Tensor has a method {name!r}")
+        return lambda *args, **kwargs: _apply(name, (self, *args), kwargs)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> TensorList:
+        # A tensor's own operators (scalar * list) arrive here too, as Tensor.mul or Tensor.__rsub__.
+        return _apply(func, args, kwargs or {})
+
+    def __add__(self, other: Any) -> TensorList:
+        return _apply("add", (self, other))
+
+    def __sub__(self, other: Any) -> TensorList:
+        return _apply("sub", (self, other))
+
+    def __mul__(self, other: Any) -> TensorList:
+        return _apply("mul", (self, other))
+
+    def __truediv__(self, other: Any) -> TensorList:
+        return _apply("div", (self, other))
+
+    def __pow__(self, other: Any) -> TensorList:
+        return _apply("pow", (self, other))
+
+    def __rsub__(self, other: Any) -> TensorList:
+        return _apply("add", (-self, other))
+
+    def __rtruediv__(self, other: Any) -> TensorList:
+        return _apply("mul", (_apply("reciprocal", (self,)), other))
+
+    def __rpow__(self, other: Any) -> TensorList:
+        return _apply(torch.pow, (other, self))
+
+    def __neg__(self) -> TensorList:
+        return _apply("neg", (self,))
+
+    def __abs__(self) -> TensorList:
+        return _apply("abs", (self,))
+
+    def __lt__(self, other: Any) -> TensorList:
+        return _apply("lt", (self, other))
+
+    def __le__(self, other: Any) -> TensorList:
+        return _apply("le", (self, other))
+
+    def __gt__(self, other: Any) -> TensorList:
+        return _apply("gt", (self, other))
+
+    def __ge__(self, other: Any) -> TensorList:
+        return _apply("ge", (self, other))
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+# The kernels that take a 0-d tensor where they take a number; the others are mapped when they meet one.
+_TAKES_0D = {"mul", "mul_", "div", "div_"}
+
+
+def _apply(func: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> TensorList:
+    """func over the tensors of every TensorList in args, by a foreach kernel if there is one."""
+    kwargs = kwargs or {}
+    name = func if isinstance(func, str) else func.__name__
+    lists = [a for a in args if isinstance(a, TensorList)]
+    if len({len(a) for a in lists}) != 1:
+        raise ValueError(f"{name} got lists of {', '.join(str(len(a)) for a in lists)} tensors")
+    kernel = getattr(torch, f"_foreach_{name}", None)
+    broadcasts = any(isinstance(a, Tensor) for a in (*args, *kwargs.values())) and name not in _TAKES_0D
+    if kernel is not None and isinstance(args[0], TensorList) and not broadcasts:
+        out = kernel(*(a.tensors if isinstance(a, TensorList) else a for a in args), **kwargs)
+    else:
+        one = getattr(Tensor, func) if isinstance(func, str) else func
+        columns = (a.tensors if isinstance(a, TensorList) else [a] * len(lists[0]) for a in args)
+        out = [one(*row, **kwargs) for row in zip(*columns, strict=True)]
+    return lists[0] if name.endswith("_") and not name.endswith("__") else TensorList(out)
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """⟨x, y⟩ over all coordinates, as a 0-d tensor on the device of x."""
+    if isinstance(x, TensorList):
+        return torch.stack([a.sum() for a in x * y]).sum()
+    return (x * y).sum()
+
+
+def norm2(x: Tensor) -> Tensor:
+    """‖x‖² over all coordinates, as a 0-d tensor on the device of x."""
+    if isinstance(x, TensorList):
+        x = torch.stack(torch._foreach_norm(x.tensors))
+    norm: Tensor = torch.linalg.vector_norm(x)
+    return norm.square()
+
+
+def add_scaled(x: Tensor, y: Tensor, a: Scalar) -> None:
+    """x += a y. torch's own `alpha=` takes no tensor."""
+    if isinstance(a, Tensor | TensorList):
+        x.add_(y * a)
+    else:
+        x.add_(y, alpha=a)
