@@ -1,0 +1,122 @@
+"""Algorithm 1, literally: one float64 vector, one loop, no speed. What every fast path is tested against.
+
+Read it next to the paper. Indices are the paper's: `x[t]`, `g[t]`, `H[t]` for t = 1, …, T; `x[T + 1]` is the last point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Trajectory", "super_adam", "unconstrained"]
+
+Oracle = Callable[[Tensor, Any], Tensor]
+"""grad(x, ξ) = ∇f(x; ξ)."""
+
+Argmin = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+"""argmin(g, x, H, γ): the minimiser of ⟨g, z⟩ + (z - x)ᵀ diag(H) (z - x) / (2γ) over z in X."""
+
+
+def unconstrained(g: Tensor, x: Tensor, H: Tensor, gamma: float) -> Tensor:
+    """Line 9 on X = R^d."""
+    return x - gamma * g / H
+
+
+@dataclass
+class Trajectory:
+    """All the algorithm's quantities by their index t. Of H the diagonal is kept."""
+
+    x: dict[int, Tensor] = field(default_factory=dict)
+    g: dict[int, Tensor] = field(default_factory=dict)
+    H: dict[int, Tensor] = field(default_factory=dict)
+    x_tilde: dict[int, Tensor] = field(default_factory=dict)
+
+
+def super_adam(
+    grad: Oracle,
+    x_1: Tensor,
+    xi: Sequence[Any],
+    *,
+    case: str = "1",
+    tau: float = 0.0,
+    gamma: float = 1e-3,
+    k: float = 1.0,
+    m: float = 100.0,
+    c: float | None = None,
+    cap: float = 0.9,
+    beta: float = 0.999,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    lam: float = 5e-4,
+    argmin: Argmin = unconstrained,
+) -> Trajectory:
+    """Run SUPER-ADAM from x_1 on the samples ξ_1, …, ξ_T.
+
+    `case` is the adaptive matrix: "1", "2", "3", "4a" or "4b".
+
+    >>> quadratic = lambda x, xi: x - xi
+    >>> run = super_adam(quadratic, torch.tensor([1.0, -1.0]), [0.1, -0.1] * 200, tau=1.0, gamma=0.1)
+    >>> bool(run.x[401].abs().max() < 0.2)
+    True
+    """
+    if c is None:
+        c = 20.0 if tau == 0 else 40.0
+    run = Trajectory()
+    x, g, H = run.x, run.g, run.H
+    x[1] = x_1.to(torch.float64)
+
+    v = torch.zeros_like(x[1])
+    mean = torch.zeros_like(x[1])
+    b = torch.zeros((), dtype=torch.float64)
+
+    def mu(t: int) -> float:
+        return float(k / (m + t) ** (1 / 2 if tau == 0 else 1 / 3))
+
+    def alpha(t_plus_1: int) -> float:
+        mu_t = mu(t_plus_1 - 1)
+        return min(c * mu_t if tau == 0 else c * mu_t**2, cap)
+
+    g[1] = grad(x[1], xi[0])  # line 2
+    for t in range(1, len(xi) + 1):
+        xi_t = xi[t - 1]
+        newest = grad(x[t], xi_t)
+
+        # Line 4: the adaptive matrix H_t.
+        if case == "1":
+            v = beta * v + (1 - beta) * newest**2
+            H[t] = v.sqrt() + lam
+        elif case == "2":
+            b = beta * b + (1 - beta) * newest.norm()
+            H[t] = (b + lam) * torch.ones_like(newest)
+        elif case == "3":
+            if t == 1:
+                b = newest.norm()
+            elif not torch.equal(x[t], x[t - 1]):
+                dx = x[t] - x[t - 1]
+                b = torch.dot(newest - grad(x[t - 1], xi_t), dx).abs() / torch.dot(dx, dx)
+            H[t] = (b + lam) * torch.ones_like(newest)
+        elif case == "4a":
+            mean = beta1 * mean + (1 - beta1) * newest
+            v = beta2 * v + (1 - beta2) * (newest - mean) ** 2
+            H[t] = v.sqrt() + lam
+        elif case == "4b":
+            mean = beta1 * mean + (1 - beta1) * newest
+            b = beta2 * b + (1 - beta2) * (newest - mean).norm()
+            H[t] = (b + lam) * torch.ones_like(newest)
+        else:
+            raise ValueError(f"Unknown case {case!r}: known are 1, 2, 3, 4a, 4b")
+
+        # Lines 9 and 10: the step, and the mixing with the point before it.
+        run.x_tilde[t + 1] = argmin(g[t], x[t], H[t], gamma)
+        x[t + 1] = (1 - mu(t)) * x[t] + mu(t) * run.x_tilde[t + 1]
+
+        # Line 11: the gradient estimator, on the next sample.
+        if t < len(xi):
+            at_new, at_old = grad(x[t + 1], xi[t]), grad(x[t], xi[t])
+            a = alpha(t + 1)
+            g[t + 1] = a * at_new + (1 - a) * (g[t] + tau * (at_new - at_old))
+    return run

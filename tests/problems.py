@@ -1,0 +1,81 @@
+"""Problems and loops that several tests use."""
+
+import torch
+
+from superadam import SuperAdam, matrices, twice
+
+# The paper's cases, by the names of `reference.super_adam`.
+CASES = {
+    "1": matrices.SecondMoment(),
+    "2": matrices.GradientNorm(),
+    "3": matrices.BarzilaiBorwein(),
+    "4a": matrices.Belief(),
+    "4b": matrices.BeliefNorm(),
+}
+
+# Learning rates at which each case moves far, but not so wildly that 50 steps blow rounding errors up.
+LR = {"1": 0.01, "2": 0.005, "3": 0.05, "4a": 0.01, "4b": 0.005}
+
+SHAPES = [(3,), (2, 5), (), (1, 2, 3), (0,), (7,)]
+
+
+class Stochastic:
+    """A non-convex f(x; ξ) = Σ log(1 + (x - a_ξ)²) + ¼ sin(w_ξ·x) on the coordinates of several tensors."""
+
+    def __init__(self, shapes=SHAPES, samples=50, dtype=torch.float64, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        self.shapes = shapes
+        self.dim = sum(torch.Size(s).numel() for s in shapes)
+        self.a = torch.randn(samples, self.dim, generator=generator, dtype=torch.float64).to(dtype)
+        self.w = torch.randn(samples, self.dim, generator=generator, dtype=torch.float64).to(dtype)
+        self.x_1 = 2 * torch.randn(self.dim, generator=generator, dtype=torch.float64).to(dtype)
+
+    def loss(self, x, i):
+        return (1 + (x - self.a[i]) ** 2).log().sum() + 0.25 * torch.sin((self.w[i] * x).sum())
+
+    def grad(self, x, i):
+        """The oracle of the reference."""
+        x = x.detach().clone().requires_grad_()
+        return torch.autograd.grad(self.loss(x, i), x)[0]
+
+    def params(self):
+        """x_1, cut into tensors."""
+        parts = self.x_1.split([torch.Size(s).numel() for s in self.shapes])
+        return [p.clone().reshape(s).requires_grad_() for p, s in zip(parts, self.shapes, strict=True)]
+
+    def join(self, params):
+        return torch.cat([p.reshape(-1) for p in params])
+
+    def closure(self, opt, params, i):
+        def closure():
+            opt.zero_grad()
+            loss = self.loss(self.join(params), i)
+            loss.backward()
+            return loss
+
+        return closure
+
+
+def train(problem, opt, params, samples, *, half_steps=False):
+    """Give `opt` the samples, and return x after each of them."""
+    points = []
+    if half_steps and opt.two_point:
+        for n, i in enumerate(twice(samples)):
+            problem.closure(opt, params, i)()
+            opt.step()
+            if n % 2 == 1:
+                points.append(problem.join(params).detach().clone())
+    elif half_steps:
+        for i in samples:
+            problem.closure(opt, params, i)()
+            opt.step()
+            points.append(problem.join(params).detach().clone())
+    else:
+        for i in samples:
+            opt.step(problem.closure(opt, params, i))
+            points.append(problem.join(params).detach().clone())
+    opt.flush()
+    return points, problem.join(params).detach().clone()
+
+
+__all__ = ["CASES", "LR", "SHAPES", "Stochastic", "SuperAdam", "train"]
