@@ -1,6 +1,7 @@
 """Algorithm 1, literally: one float64 vector, one loop, no speed. What every fast path is tested against.
 
-Read it next to the paper. Indices are the paper's: `x[t]`, `g[t]`, `H[t]` for t = 1, …, T; `x[T + 1]` is the last point.
+Read it next to the paper. Indices are the paper's: `x[t]`, `g[t]`, `H[t]` for t = 1, …, T; `x[T + 1]` is the last
+point.
 """
 
 from __future__ import annotations
