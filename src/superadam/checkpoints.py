@@ -12,14 +12,14 @@ from torch import Tensor
 from superadam.chunks import real, state_dtype
 
 if TYPE_CHECKING:
-    from superadam.optimizer import SuperAdam
+    from superadam.base import ComposedOptimizer
 
 # What a parameter's state may hold besides the buffers and scalars of its parts.
 _ALWAYS = {"step", "gamma", "restarted"}
 
 
 @contextmanager
-def watched(opt: SuperAdam) -> Iterator[dict[str, Any]]:
+def watched(opt: ComposedOptimizer) -> Iterator[dict[str, Any]]:
     """See the dict that torch loads, after the user's own hooks, and refuse it before anything is changed."""
     loaded: dict[str, Any] = {}
 
@@ -34,7 +34,7 @@ def watched(opt: SuperAdam) -> Iterator[dict[str, Any]]:
         handle.remove()
 
 
-def _check_composition(opt: SuperAdam, state_dict: dict[str, Any]) -> None:
+def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> None:
     if len(state_dict["param_groups"]) != len(opt.param_groups):
         return  # torch says it
     for i, (group, saved) in enumerate(zip(opt.param_groups, state_dict["param_groups"], strict=True)):
@@ -62,7 +62,7 @@ def _check_composition(opt: SuperAdam, state_dict: dict[str, Any]) -> None:
                     )
 
 
-def keep_dtypes(opt: SuperAdam, saved: dict[Any, dict[str, Any]]) -> None:
+def keep_dtypes(opt: ComposedOptimizer, saved: dict[Any, dict[str, Any]]) -> None:
     """Undo torch's cast of every state tensor to its parameter's dtype, and share no memory with the checkpoint."""
     params = [p for group in opt.param_groups for p in group["params"]]
     capturable = {p: group["capturable"] for group in opt.param_groups for p in group["params"]}

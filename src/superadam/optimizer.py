@@ -7,22 +7,19 @@ from typing import Any, cast, overload
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from superadam import checkpoints, options, replay
-from superadam.chunks import Chunk, Scalars, real, state_dtype
-from superadam.estimators import Estimator, Recursive
+from superadam import options, replay
+from superadam.base import ComposedOptimizer, State
+from superadam.chunks import Chunk, Scalars, state_dtype
 from superadam.matrices import Matrix
 from superadam.schedules import Schedule
 from superadam.tensors import Scalar, norm2
 
 __all__ = ["SuperAdam"]
 
-State = dict[str, Any]
 
-
-class SuperAdam(Optimizer):
+class SuperAdam(ComposedOptimizer):
     r"""SUPER-ADAM: every adaptive gradient method is one algorithm with four choices.
 
     $$
@@ -123,15 +120,7 @@ class SuperAdam(Optimizer):
             "differentiable": differentiable,
         }
         options.refuse_unknown(unknown, defaults)
-        self.gradient_evaluations = 0
-        self._modules: list[nn.Module] = []
-        self._open: replay.Batch | None = None  # the batch of which the first half-step is done
-        self._parts_of: dict[Hashable, tuple[Estimator, Matrix, Schedule]] = {}
-        self._scalars: dict[Matrix, dict[str, Tensor]] = {}
-        if isinstance(params, nn.Module):
-            self.protect(params)
-            params = list(params.named_parameters())
-        super().__init__(params, options.normalised(defaults))
+        super().__init__(params, defaults)
 
     # ------------------------------------------------------------------------------------------------ the algorithm
 
@@ -276,8 +265,9 @@ class SuperAdam(Optimizer):
         for c in chunks:
             if not then_move:
                 gamma = _gamma(c.group)
+                gamma = gamma.clone() if isinstance(gamma, Tensor) else gamma  # schedulers write into a tensor lr
                 for state in c.states:
-                    state["gamma"] = gamma.clone() if isinstance(gamma, Tensor) else gamma
+                    state["gamma"] = gamma
             elif clips:
                 self._move(c, _gamma(c.group))
 
@@ -316,7 +306,7 @@ class SuperAdam(Optimizer):
         else:
             x.addcdiv_(g * eta, H, value=-1)
 
-    # ---------------------------------------------------------------------------------- ending, restarting, protecting
+    # ---------------------------------------------------------------------------------- ending and restarting
 
     @torch.no_grad()
     def flush(self) -> None:
@@ -342,11 +332,6 @@ class SuperAdam(Optimizer):
         for p in self.state:
             self.state[p].pop("g", None)
 
-    def protect(self, module: nn.Module) -> None:
-        """Give both evaluations of a batch the same buffers of `module`, as is done for a module given as `params`."""
-        self._modules.append(module)
-        replay.protect(module)
-
     def _void(self) -> None:
         """The second evaluation of a batch failed, after the move to x_t: keep x_t, which is as it should be, and drop
         the batch, of which g holds one half."""
@@ -360,162 +345,6 @@ class SuperAdam(Optimizer):
         for name in ("g", "q", "dx", "paired"):
             state.pop(name, None)
         state["step"] -= 1
-
-    # ------------------------------------------------------------------------------------------------------ the state
-
-    @property
-    def two_point(self) -> bool:
-        """Whether a step takes two gradients of its batch."""
-        parts = [self._parts(group) for group in self.param_groups]
-        return any(estimator.two_point or matrix.two_point for estimator, matrix, _ in parts)
-
-    def _pending(self) -> bool:
-        return any("gamma" in state for state in self.state.values())
-
-    def _parts(self, group: dict[str, Any]) -> tuple[Estimator, Matrix, Schedule]:
-        if not isinstance(group["matrix"], dict) or not isinstance(group["schedule"], dict):
-            group.update(options.normalised(group))
-        key = (group["tau"], *group["matrix"].items(), *group["schedule"].items())
-        if key not in self._parts_of:
-            self._parts_of[key] = (
-                Recursive(group["tau"]),
-                Matrix.find(group["matrix"]),
-                Schedule.find(group["schedule"]),
-            )
-        return self._parts_of[key]
-
-    def _chunks(self, kind: Callable[[Tensor, State], Hashable]) -> list[Chunk]:
-        """The parameters that are of some kind (not None), together where they are alike."""
-        chunks = []
-        for group in self.param_groups:
-            parts = self._parts(group)
-            alike: dict[Hashable, list[Tensor]] = {}
-            for p in group["params"]:
-                state = self.state.get(p, {})
-                of_kind = kind(p, state)
-                if of_kind is None:
-                    continue
-                foreach = group["foreach"] if group["foreach"] is not None else p.device.type in ("cuda", "xpu", "mtia")
-                if foreach and not group["differentiable"]:
-                    step = None if group["capturable"] else state["step"]
-                    alike.setdefault((p.device, p.dtype, step, of_kind), []).append(p)
-                else:
-                    alike[p] = [p]
-            chunks += [
-                Chunk(
-                    group=group,
-                    params=params,
-                    states=[self.state[p] for p in params],
-                    estimator=parts[0],
-                    matrix=parts[1],
-                    schedule=parts[2],
-                    scalars=self._scalars.get(parts[1], {}),
-                )
-                for params in alike.values()
-            ]
-        return chunks
-
-    def _init_state(self, group: dict[str, Any], p: Tensor) -> None:
-        """What is missing in the state of a parameter: all of it at first, g after a restart."""
-        state = self.state[p]
-        estimator, matrix, _ = self._parts(group)
-        if "step" not in state:
-            capturable = group["capturable"]
-            state["step"] = torch.zeros((), dtype=torch.float32, device=p.device) if capturable else 0
-        elif "g" not in state:
-            state["restarted"] = True
-        for name in (*estimator.buffers, *matrix.buffers):
-            if name not in state:
-                state[name] = torch.zeros_like(
-                    real(p), dtype=state_dtype(p), requires_grad=False, memory_format=torch.preserve_format
-                )
-        if matrix.scalars and matrix.scalars[0] not in state:
-            state.update(self._shared(matrix))
-
-    def _shared(self, matrix: Matrix) -> dict[str, Tensor]:
-        """The scalars of a matrix, one tensor each for all its parameters."""
-        if matrix not in self._scalars:
-            params = [p for g in self.param_groups if self._parts(g)[1] == matrix for p in g["params"]]
-            dtype = torch.float64 if any(state_dtype(p) is torch.float64 for p in params) else torch.float32
-            self._scalars[matrix] = {
-                name: torch.zeros((), dtype=dtype, device=params[0].device) for name in matrix.scalars
-            }
-        return self._scalars[matrix]
-
-    def _tie_scalars(self) -> None:
-        """After loading, every parameter has its own copy of the scalars: make them one again."""
-        self._scalars = {}
-        for group in self.param_groups:
-            _, matrix, _ = self._parts(group)
-            for p in group["params"]:
-                state = self.state.get(p, {})
-                if matrix.scalars and matrix.scalars[0] in state:
-                    shared = self._scalars.setdefault(matrix, {name: state[name] for name in matrix.scalars})
-                    state.update(shared)
-
-    def _check_gradients(self) -> None:
-        """Refuse what cannot be used, before anything is changed."""
-        seen = False
-        for i, group in enumerate(self.param_groups):
-            names = group.get("param_names")
-            for j, p in enumerate(group["params"]):
-                if p.grad is None:
-                    continue
-                seen = True
-                if p.grad.layout is not torch.strided:
-                    name = names[j] if names else f"{j} of group {i}"
-                    raise RuntimeError(
-                        f"SuperAdam does not support sparse gradients (parameter {name}): use dense ones, e.g. "
-                        "nn.Embedding(..., sparse=False)"
-                    )
-        if not seen and self.two_point:
-            raise RuntimeError(
-                "No parameter has a gradient. With tau > 0 every evaluation must leave gradients: does the closure "
-                "call loss.backward(), and the loop call it in both turns?"
-            )
-
-    # -------------------------------------------------------------------------------------- what torch.optim promises
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, with any option of its own."""
-        if isinstance(param_group, dict):
-            options.refuse_misspelt(param_group, self.defaults)
-            param_group = options.normalised({**self.defaults, **param_group})
-        super().add_param_group(param_group)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state as plain numbers, strings and tensors. Refused between the two half-steps of a batch."""
-        if self._open is not None:
-            raise RuntimeError(
-                "state_dict() between the two half-steps of a batch, which could not be resumed from. Save after the "
-                "second step() of a batch."
-            )
-        return {**super().state_dict(), "gradient_evaluations": self.gradient_evaluations}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned. Options are those that were saved; a different composition is refused."""
-        with checkpoints.watched(self) as loaded:
-            super().load_state_dict(state_dict)
-        checkpoints.keep_dtypes(self, loaded["state"])
-        self._open = None
-        self._tie_scalars()
-        self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
-
-    def __getstate__(self) -> dict[str, Any]:
-        own = ("gradient_evaluations", "_modules", "_open")
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._parts_of = {}
-        for group in self.param_groups:  # options that are newer than the checkpoint
-            group.update(options.normalised({**self.defaults, **group}))
-        self._tie_scalars()
-        for module in self._modules:
-            replay.protect(module)
-
-    def __repr__(self) -> str:
-        return options.describe(self)
 
 
 def _gamma(group: dict[str, Any]) -> Scalar:

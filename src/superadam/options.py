@@ -14,7 +14,7 @@ from superadam.parts import check, nearest
 from superadam.schedules import Schedule
 
 if TYPE_CHECKING:
-    from superadam.optimizer import SuperAdam
+    from superadam.base import ComposedOptimizer
 
 
 def refuse_unknown(unknown: dict[str, Any], known: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def describe(opt: SuperAdam) -> str:
+def describe(opt: ComposedOptimizer) -> str:
     """The composition, line by line, with what differs between groups said for each."""
     lines: list[str] = []
     last: list[str] = []
