@@ -39,8 +39,8 @@ class SuperAdam(ComposedOptimizer):
     and every batch is evaluated at two points: call `step(closure)`, where the closure clears the gradients, computes
     the loss and calls `backward`, or loop over `twice(loader)` and call `step()` in each turn.
 
-    Call n of `step` sees the batch ξ_n. With τ = 0 it takes the parameters from x_n to x_{n+1}. With τ > 0 the last
-    move is only known to be needed when the next batch arrives: call n finds x_{n-1}, evaluates ξ_n there, moves to
+    Call n of `step` sees the batch ξ_n. With τ = 0 it takes the parameters from x_n to x_{n+1}. With τ > 0 a move
+    waits for the next batch, which is needed on both sides of it: call n finds x_{n-1}, evaluates ξ_n there, moves to
     x_n, evaluates ξ_n again and leaves x_n. No copy of x_{n-1} is kept: the state is g and v, as in Adam. `flush()`
     takes the move that is still pending when training ends.
 
@@ -49,12 +49,11 @@ class SuperAdam(ComposedOptimizer):
     gradient for the parameter.
 
     Gradients that are not finite spread into the parameters, as in torch.optim: to look for them would cost a
-    synchronisation with the device in every step. Check the loss, or use `torch.amp.GradScaler`, which checks for you.
+    synchronisation with the device in every step. Look at the loss, or clip with `torch.nn.utils.clip_grad_norm_(…, error_if_nonfinite=True)`.
 
     Args:
         params: parameters, (name, parameter) pairs, param groups, or an `nn.Module`. Of a module the optimizer also
-        knows
-            the buffers, and gives both evaluations of a batch the same ones: BatchNorm sees each batch once.
+            knows the buffers, and gives both evaluations of a batch the same ones: BatchNorm sees each batch once.
             All options below can be set in a param group; a key that is none of them, and does not look like a
             misspelling of one, is kept as the user's own.
         lr: γ, a number or a tensor.
@@ -132,9 +131,8 @@ class SuperAdam(ComposedOptimizer):
         """Take in one batch. With a closure, return the loss of its first evaluation.
 
         Args:
-            closure: clears the gradients, computes the loss, calls `backward` and returns the loss. Called once if τ
-            = 0,
-                twice if τ > 0 (once at the very first batch). Without a closure the gradients must be there already.
+            closure: clears the gradients, computes the loss, calls `backward` and returns the loss. Called once if
+                τ = 0, twice if τ > 0 (once at the very first batch). Without it the gradients must be there already.
         """
         self._accelerator_graph_capture_health_check()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
@@ -185,16 +183,11 @@ class SuperAdam(ComposedOptimizer):
                 "gradients, computes the loss and calls backward; or loop "
                 "`for batch in superadam.twice(loader):`, where each batch comes twice."
             )
-        if half.second != (self._open is half.batch) or (self._open is not None and not half.second):
+        if self._open is not (half.batch if half.second else None):
+            missed = "this batch's first turn" if half.second else "the last batch's second turn"
             raise RuntimeError(
-                "Half-steps out of order: "
-                + (
-                    "this batch's first turn had no step(). "
-                    if half.second
-                    else "the last batch's second turn had no step(). "
-                )
-                + "Call opt.step() in both turns of every batch of the `twice` loop, or opt.restart() to drop a batch "
-                "that was left half done."
+                f"Half-steps out of order: {missed} had no step(). Call opt.step() in both turns of every batch of the "
+                "`twice` loop, or opt.restart() to drop a batch that was left half done."
             )
         self._check_gradients()
         self.gradient_evaluations += 1
