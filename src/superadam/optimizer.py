@@ -49,7 +49,8 @@ class SuperAdam(ComposedOptimizer):
     gradient for the parameter.
 
     Gradients that are not finite spread into the parameters, as in torch.optim: to look for them would cost a
-    synchronisation with the device in every step. Look at the loss, or clip with `torch.nn.utils.clip_grad_norm_(…, error_if_nonfinite=True)`.
+    synchronisation with the device in every step. Look at the loss, or at `torch.nn.utils.get_total_norm` of the
+    gradients.
 
     Args:
         params: parameters, (name, parameter) pairs, param groups, or an `nn.Module`. Of a module the optimizer also
