@@ -12,9 +12,8 @@ from torch.optim.optimizer import ParamsT
 
 from superadam import checkpoints, options, replay
 from superadam.chunks import Chunk, real, state_dtype
-from superadam.estimators import Estimator, Recursive
 from superadam.matrices import Matrix
-from superadam.schedules import Schedule
+from superadam.options import Composition
 
 __all__ = ["ComposedOptimizer"]
 
@@ -28,7 +27,7 @@ class ComposedOptimizer(Optimizer):
         self.gradient_evaluations = 0
         self._modules: list[nn.Module] = []
         self._open: replay.Batch | None = None  # the batch of which the first half-step is done
-        self._parts_of: dict[Hashable, tuple[Estimator, Matrix, Schedule]] = {}
+        self._parts_of: dict[Hashable, Composition] = {}
         self._scalars: dict[Matrix, dict[str, Tensor]] = {}
         if isinstance(params, nn.Module):
             self.protect(params)
@@ -43,22 +42,19 @@ class ComposedOptimizer(Optimizer):
     @property
     def two_point(self) -> bool:
         """Whether a step takes two gradients of its batch."""
-        parts = [self._parts(group) for group in self.param_groups]
-        return any(estimator.two_point or matrix.two_point for estimator, matrix, _ in parts)
+        return any(self._parts(group).two_point for group in self.param_groups)
 
     def _pending(self) -> bool:
         return any("gamma" in state for state in self.state.values())
 
-    def _parts(self, group: dict[str, Any]) -> tuple[Estimator, Matrix, Schedule]:
-        if not isinstance(group["matrix"], dict) or not isinstance(group["schedule"], dict):
+    def _parts(self, group: dict[str, Any]) -> Composition:
+        specs = [group["estimator"], group["matrix"], group["schedule"]]
+        if not all(spec is None or isinstance(spec, dict) for spec in specs):  # the user has assigned a part
             group.update(options.normalised(group))
-        key = (group["tau"], *group["matrix"].items(), *group["schedule"].items())
+            return self._parts(group)
+        key = (group["tau"], *(tuple(spec.items()) for spec in specs if spec is not None))
         if key not in self._parts_of:
-            self._parts_of[key] = (
-                Recursive(group["tau"]),
-                Matrix.find(group["matrix"]),
-                Schedule.find(group["schedule"]),
-            )
+            self._parts_of[key] = Composition.of(group)
         return self._parts_of[key]
 
     def _chunks(self, kind: Callable[[Tensor, State], Hashable]) -> list[Chunk]:
@@ -83,10 +79,8 @@ class ComposedOptimizer(Optimizer):
                     group=group,
                     params=params,
                     states=[self.state[p] for p in params],
-                    estimator=parts[0],
-                    matrix=parts[1],
-                    schedule=parts[2],
-                    scalars=self._scalars.get(parts[1], {}),
+                    **parts._asdict(),
+                    scalars=self._scalars.get(parts.matrix, {}),
                 )
                 for params in alike.values()
             ]
@@ -103,19 +97,20 @@ class ComposedOptimizer(Optimizer):
             state["restarted"] = True
         for name in (*estimator.buffers, *matrix.buffers):
             if name not in state:
-                state[name] = torch.zeros_like(
-                    real(p), dtype=state_dtype(p), requires_grad=False, memory_format=torch.preserve_format
-                )
+                state[name] = torch.full_like(
+                    real(p), matrix.initial(name), dtype=state_dtype(p), memory_format=torch.preserve_format
+                ).detach()
         if matrix.scalars and matrix.scalars[0] not in state:
             state.update(self._shared(matrix))
 
     def _shared(self, matrix: Matrix) -> dict[str, Tensor]:
         """The scalars of a matrix, one tensor each for all its parameters."""
         if matrix not in self._scalars:
-            params = [p for g in self.param_groups if self._parts(g)[1] == matrix for p in g["params"]]
+            params = [p for g in self.param_groups if self._parts(g).matrix == matrix for p in g["params"]]
             dtype = torch.float64 if any(state_dtype(p) is torch.float64 for p in params) else torch.float32
             self._scalars[matrix] = {
-                name: torch.zeros((), dtype=dtype, device=params[0].device) for name in matrix.scalars
+                name: torch.full((), matrix.initial(name), dtype=dtype, device=params[0].device)
+                for name in matrix.scalars
             }
         return self._scalars[matrix]
 

@@ -38,9 +38,9 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
     if len(state_dict["param_groups"]) != len(opt.param_groups):
         return  # torch says it
     for i, (group, saved) in enumerate(zip(opt.param_groups, state_dict["param_groups"], strict=True)):
-        for name in ("tau", "matrix", "schedule"):
+        for name in ("tau", "estimator", "matrix", "schedule"):
             mine, theirs = (g[name]["type"] if isinstance(g.get(name), dict) else g.get(name) for g in (group, saved))
-            if theirs is not None and mine != theirs:
+            if name in saved and mine != theirs:
                 raise ValueError(
                     f"The checkpoint belongs to another composition: group {i} has {name}={theirs} there and "
                     f"{name}={mine} here. Construct the optimizer as it was when the checkpoint was saved."

@@ -64,6 +64,20 @@ class Chunk:
     def __init__(self, **fields: Any) -> None:
         self.__dict__.update(fields)
 
+    @classmethod
+    def merged(cls, chunks: list[Chunk]) -> Chunk:
+        """Chunks that share their matrix as one."""
+        first = chunks[0]
+        return cls(
+            group=first.group,
+            params=[p for c in chunks for p in c.params],
+            states=[state for c in chunks for state in c.states],
+            scalars=first.scalars,
+            estimator=first.estimator,
+            matrix=first.matrix,
+            schedule=first.schedule,
+        )
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -85,6 +99,11 @@ class Chunk:
         return _join([real(p) for p in self.params])
 
     @property
+    def one(self) -> Tensor:
+        """1, where the state of these parameters is."""
+        return torch.ones((), dtype=state_dtype(self.params[0]), device=self.params[0].device)
+
+    @property
     def has_grad(self) -> bool:
         return self.params[0].grad is not None
 
@@ -92,7 +111,11 @@ class Chunk:
     def grad(self) -> Tensor:
         """The newest gradient, in the dtype of the state, with the sign of a minimisation."""
         grad = _join([real(cast(Tensor, p.grad)).to(state_dtype(p)) for p in self.params])
-        return -grad if self.group["maximize"] else grad
+        if self.group["maximize"]:
+            grad = -grad
+        if self.group["weight_decay"] != 0 and not self.group["decoupled_weight_decay"]:
+            grad = grad + self.x * self.group["weight_decay"]
+        return grad
 
     @property
     def paired(self) -> bool:
@@ -101,23 +124,24 @@ class Chunk:
 
     @property
     def t(self) -> Scalar:
-        return self._at_step(lambda t, tau: t)
+        return self.at_step(lambda t, tau: t)
 
     @property
     def mu(self) -> Scalar:
-        return self._at_step(self.schedule.mu_t)
+        return self.at_step(self.schedule.mu_t)
 
     @property
     def alpha(self) -> Scalar:
-        return 1.0 if "restarted" in self.states[0] else self._at_step(self.schedule.weight)
+        return 1.0 if "restarted" in self.states[0] else self.schedule.weight_of(self)
 
-    def _at_step(self, formula: Callable[[Any, float], Any]) -> Scalar:
+    def at_step(self, formula: Callable[[Any, float], Any], ahead: int = 0) -> Scalar:
+        """A formula of t and τ, at the step count of these parameters or later."""
         steps = [state["step"] for state in self.states]
         if not isinstance(steps[0], Tensor):
-            return cast(Scalar, formula(steps[0], self.group["tau"]))
+            return cast(Scalar, formula(steps[0] + ahead, self.estimator.tau))
         # float64 where the device has it, so that a capturable optimizer takes the same steps
         dtype = torch.float32 if steps[0].device.type == "mps" else torch.float64
-        values = formula(torch.stack(steps).to(dtype), self.group["tau"]).to(state_dtype(self.params[0]))
+        values = formula(torch.stack(steps).to(dtype) + ahead, self.estimator.tau).to(state_dtype(self.params[0]))
         return _join(list(values.unbind()))
 
     def count(self, by: int) -> None:

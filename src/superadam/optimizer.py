@@ -12,9 +12,10 @@ from torch.optim.optimizer import ParamsT
 from superadam import options, replay
 from superadam.base import ComposedOptimizer, State
 from superadam.chunks import Chunk, Scalars, state_dtype
+from superadam.estimators import Estimator
 from superadam.matrices import Matrix
 from superadam.schedules import Schedule
-from superadam.tensors import Scalar, norm2
+from superadam.tensors import Scalar, add_scaled, norm2
 
 __all__ = ["SuperAdam"]
 
@@ -59,10 +60,12 @@ class SuperAdam(ComposedOptimizer):
             misspelling of one, is kept as the user's own.
         lr: γ, a number or a tensor.
         tau: τ in [0, 1].
+        estimator: g_t other than line 11's, one of `superadam.estimators` or its name; then τ is its own.
         matrix: H_t, one of `superadam.matrices` or its name; default `SecondMoment()`, case 1. Norms and inner products
             run over all parameters whose groups have an equal matrix.
         schedule: μ_t and α_t, one of `superadam.schedules` or its name; default `Paper()`.
-        weight_decay: w, decoupled: x_{t+1} is moved by −γ μ_t w x_t in addition.
+        weight_decay: w. x_{t+1} is moved by −γ μ_t w x_t in addition.
+        decoupled_weight_decay: if False, w x_t is added to the gradient instead (the gradient of w/2 ‖x‖²).
         clip: bound on the norm of g_t, over all parameters whose groups have an equal bound.
         maximize: maximise f.
         foreach: work on lists of tensors; default: on accelerators.
@@ -97,9 +100,11 @@ class SuperAdam(ComposedOptimizer):
         lr: float | Tensor = 1e-3,
         *,
         tau: float = 0.0,
+        estimator: Estimator | str | None = None,
         matrix: Matrix | str | None = None,
         schedule: Schedule | str | None = None,
         weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = True,
         clip: float | None = None,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -110,9 +115,11 @@ class SuperAdam(ComposedOptimizer):
         defaults = {
             "lr": lr,
             "tau": tau,
+            "estimator": estimator,
             "matrix": "SecondMoment" if matrix is None else matrix,
             "schedule": "Paper" if schedule is None else schedule,
             "weight_decay": weight_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
             "clip": clip,
             "maximize": maximize,
             "foreach": foreach,
@@ -213,9 +220,10 @@ class SuperAdam(ComposedOptimizer):
                 return None
             return p.grad is None, _key(state.get("gamma"))
 
-        for c in self._chunks(kind):
-            keep = c.matrix.two_point and c.has_grad
-            start = c.x.clone() if keep else None
+        chunks = self._chunks(kind)
+        self._solve_jointly([c for c in chunks if "gamma" in c.states[0]])
+        for c in chunks:
+            start = c.x.clone() if c.matrix.two_point and c.has_grad else None
             if "gamma" in c.states[0]:
                 self._move(c, c.states[0]["gamma"])
                 c.drop("gamma")
@@ -230,7 +238,7 @@ class SuperAdam(ComposedOptimizer):
                     state["paired"] = True
 
     def _absorb(self, *, then_move: bool) -> None:
-        """The gradients are ∇f(x_t; ξ_t). Form H_t (line 4) and g_t (line 11), and move to x_{t+1} now or later."""
+        """The gradients are ∇f(x_t; ξ_t). Form g_t (line 11) and H_t (line 4), and move to x_{t+1} now or later."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
@@ -242,40 +250,34 @@ class SuperAdam(ComposedOptimizer):
             return None if p.grad is None else ("paired" in state, "restarted" in state)
 
         chunks = self._chunks(kind)
+        # Where nothing is summed over all of x, a chunk goes through all lines while it is in the cache.
+        apart = not any(c.matrix.scalars or c.matrix.joint or c.group["clip"] is not None for c in chunks)
+        totals: dict[Matrix, tuple[Tensor, ...]] = {}
         for c in chunks:
             if not c.paired:
                 c.count(1)
-        self._measure(chunks)
-        clips = any(c.group["clip"] is not None for c in chunks)
-        for c in chunks:
-            grad = c.grad
-            c.estimator.after(c, grad)
+            grad = c.estimator.after(c, c.grad)
             c.matrix.update(c, grad)
+            if c.matrix.scalars:
+                home = self._scalars[c.matrix][c.matrix.scalars[0]]
+                sums = tuple(s.to(home) for s in c.matrix.measure(c, grad))
+                totals[c.matrix] = tuple(map(torch.add, totals[c.matrix], sums)) if c.matrix in totals else sums
             c.drop("paired", "restarted", "q", "dx")
-            if then_move and not clips:
+            if then_move and apart:
                 self._move(c, _gamma(c.group))
-        if clips:
-            self._clip(chunks)
-        for c in chunks:
-            if not then_move:
+        for matrix, total in totals.items():
+            matrix.reduce(Scalars(self._scalars[matrix]), total)
+        self._clip(chunks)
+        if not then_move:
+            for c in chunks:
                 gamma = _gamma(c.group)
                 gamma = gamma.clone() if isinstance(gamma, Tensor) else gamma  # schedulers write into a tensor lr
                 for state in c.states:
                     state["gamma"] = gamma
-            elif clips:
+        elif not apart:
+            self._solve_jointly(chunks)
+            for c in chunks:
                 self._move(c, _gamma(c.group))
-
-    def _measure(self, chunks: list[Chunk]) -> None:
-        """Line 4, what H_t needs to know of all coordinates: sums over all parameters that share a matrix."""
-        totals: dict[Matrix, tuple[Tensor, ...]] = {}
-        for c in chunks:
-            if c.matrix.scalars:
-                home = self._scalars[c.matrix][c.matrix.scalars[0]]
-                sums = tuple(s.to(home) for s in c.matrix.measure(c, c.grad))
-                known = totals.get(c.matrix)
-                totals[c.matrix] = sums if known is None else tuple(map(torch.add, known, sums))
-        for matrix, total in totals.items():
-            matrix.reduce(Scalars(self._scalars[matrix]), total)
 
     def _clip(self, chunks: list[Chunk]) -> None:
         """Bound the norm of g_t, over all parameters with an equal bound."""
@@ -287,18 +289,34 @@ class SuperAdam(ComposedOptimizer):
             for c in clipped:
                 c.g.mul_(factor.to(c.params[0].device))
 
+    def _solve_jointly(self, chunks: list[Chunk]) -> None:
+        """H_t⁻¹ g_t where H_t is not diagonal: it takes all parameters that share the matrix at once."""
+        for matrix in {c.matrix for c in chunks if c.matrix.joint}:
+            parts = [c for c in chunks if c.matrix == matrix]
+            whole = Chunk.merged(parts)
+            whole.store("direction", matrix.solve(whole))
+
     def _move(self, c: Chunk, gamma: Scalar) -> None:
         """Lines 9 and 10: x_{t+1} = x_t - γ μ_t H_t⁻¹ g_t, as X = R^d."""
-        x, H, eta = c.x, c.matrix.H(c), gamma * c.mu
+        c.estimator.rebase(c)
+        x, eta = c.x, gamma * c.mu
         g = c.g.clone() if c.group["differentiable"] else c.g
-        if c.group["weight_decay"] != 0:
+        if c.group["weight_decay"] != 0 and c.group["decoupled_weight_decay"]:
             x.mul_(1 - eta * c.group["weight_decay"])
-        if c.matrix.scalars:
-            x.addcmul_(g, eta / H, value=-1)
+        if c.matrix.joint:
+            add_scaled(x, c.direction, -eta)
+            c.drop("direction")
+        elif c.matrix.watches_steps:
+            step = g / c.matrix.H(c)
+            add_scaled(x, step, -eta)
+            c.matrix.moved(c, step)
+        elif c.matrix.scalars:
+            x.addcmul_(g, eta / c.matrix.H(c), value=-1)
         elif isinstance(eta, float):
-            x.addcdiv_(g, H, value=-eta)
+            x.addcdiv_(g, c.matrix.H(c), value=-eta)
         else:
-            x.addcdiv_(g * eta, H, value=-1)
+            x.addcdiv_(g * eta, c.matrix.H(c), value=-1)
+        c.estimator.moved(c)
 
     # ---------------------------------------------------------------------------------- ending and restarting
 
@@ -311,9 +329,13 @@ class SuperAdam(ComposedOptimizer):
         """
         if self._open is not None:
             raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
-        for c in self._chunks(lambda p, state: (_key(state["gamma"]),) if "gamma" in state else None):
+        pending = self._chunks(lambda p, state: (_key(state["gamma"]),) if "gamma" in state else None)
+        self._solve_jointly(pending)
+        for c in pending:
             self._move(c, c.states[0]["gamma"])
             c.drop("gamma")
+        for c in self._chunks(lambda p, state: True if "g" in state else None):
+            c.estimator.settle(c)
 
     def restart(self) -> None:
         """Forget g: the next gradient of every parameter is its g, as at the start. H and the step counts stay.

@@ -4,17 +4,45 @@ from __future__ import annotations
 
 import difflib
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from superadam.estimators import Recursive
+from superadam.estimators import Estimator, Recursive
 from superadam.matrices import Matrix
 from superadam.parts import check, nearest
 from superadam.schedules import Schedule
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
+
+
+class Composition(NamedTuple):
+    """The parts of a param group."""
+
+    estimator: Estimator
+    matrix: Matrix
+    schedule: Schedule
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Composition:
+        """The parts that the options name, refused if they make no sense together."""
+        estimator = options["estimator"]
+        if estimator is None:
+            estimator = Recursive(float(options["tau"]))
+        elif options["tau"] != 0:
+            raise ValueError(f"tau={options['tau']} belongs to the default estimator: give it or estimator=, not both")
+        parts = cls(Estimator.find(estimator), Matrix.find(options["matrix"]), Schedule.find(options["schedule"]))
+        for part in parts:
+            reason = part.objection(*parts)
+            if reason is not None:
+                raise ValueError(f"{part} does not go with this composition: {reason}")
+        return parts
+
+    @property
+    def two_point(self) -> bool:
+        """Whether a step takes two gradients of its batch."""
+        return self.estimator.two_point or self.matrix.two_point
 
 
 def refuse_unknown(unknown: dict[str, Any], known: dict[str, Any]) -> None:
@@ -42,13 +70,13 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
     check(clip is None or clip > 0, "clip", clip, "clip > 0, or None")
     if options["differentiable"] and options["foreach"]:
         raise ValueError("foreach=True cannot be combined with differentiable=True: lists are updated in place")
-    tau = float(options["tau"])
-    Recursive(tau)
+    parts = Composition.of(options)
     return {
         **options,
-        "tau": tau,
-        "matrix": Matrix.find(options["matrix"]).spec(),
-        "schedule": Schedule.find(options["schedule"]).spec(),
+        "tau": float(options["tau"]),
+        "estimator": None if options["estimator"] is None else parts.estimator.spec(),
+        "matrix": parts.matrix.spec(),
+        "schedule": parts.schedule.spec(),
     }
 
 

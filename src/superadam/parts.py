@@ -56,6 +56,10 @@ class Part:
         fields = dataclasses.fields(cast(Any, self))
         return {"type": type(self).__name__, **{f.name: getattr(self, f.name) for f in fields}}
 
+    def objection(self, estimator: Any, matrix: Any, schedule: Any) -> str | None:
+        """Why this part makes no sense in a composition, if it makes none."""
+        return None
+
     @classmethod
     def find(cls, choice: object) -> Self:
         """The part that `choice` names: a part already, a name ("SecondMoment", "second_moment"), or a spec."""

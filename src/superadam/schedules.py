@@ -15,12 +15,16 @@ A schedule of one's own is a subclass with two methods; its fields are its optio
 from __future__ import annotations
 
 import math
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from superadam.parts import Part, check
+from superadam.tensors import Scalar
+
+if TYPE_CHECKING:
+    from superadam.chunks import Chunk
 
 __all__ = ["Constant", "Paper", "Schedule"]
 
@@ -50,6 +54,10 @@ class Schedule(Part, kind="schedule"):
         if isinstance(t, Tensor):
             return torch.where(t == 1, torch.as_tensor(self.first, dtype=t.dtype), self.alpha_t(t, tau))
         return self.first if t == 1 else self.alpha_t(t, tau)
+
+    def weight_of(self, s: Chunk) -> Scalar:
+        """α_t for the state at hand. A schedule that looks at more than t and τ overrides this."""
+        return s.at_step(self.weight)
 
 
 class Paper(Schedule):

@@ -12,12 +12,12 @@ the reductions `dot` and `norm2` of this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-__all__ = ["Scalar", "TensorList", "add_scaled", "dot", "norm2"]
+__all__ = ["Scalar", "TensorList", "add_scaled", "clip", "dot", "norm2"]
 
 # A number, a 0-d tensor where it must not leave the device, or a TensorList of those.
 Scalar = float | Tensor
@@ -156,3 +156,10 @@ def add_scaled(x: Tensor, y: Tensor, a: Scalar) -> None:
         x.add_(y * a)
     else:
         x.add_(y, alpha=a)
+
+
+def clip(x: Tensor, low: Scalar, high: Scalar) -> Tensor:
+    """x, kept between two bounds."""
+    if isinstance(low, Tensor | TensorList):
+        return torch.minimum(torch.maximum(x, cast(Tensor, low)), cast(Tensor, high))
+    return x.clamp(low, high)

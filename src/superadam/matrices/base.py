@@ -47,10 +47,10 @@ class Matrix(Part, kind="matrix"):
 
     In every step the optimizer calls
 
-    1. `measure`, if there are scalars: sums over the coordinates at hand, added up over all parameters by the
+    1. `update`, to bring the buffers up to date;
+    2. `measure`, if there are scalars: sums over the coordinates at hand, added up over all parameters by the
     optimizer;
-    2. `reduce`, once, with the totals, to bring the scalars up to date;
-    3. `update`, to bring the buffers up to date;
+    3. `reduce`, once, with the totals, to bring the scalars up to date;
     4. `H`, when it takes the step of line 9.
     """
 
@@ -59,6 +59,17 @@ class Matrix(Part, kind="matrix"):
     two_point: ClassVar[bool] = False
     r"""Whether H_t needs both gradients of a batch. If so, and if `s.paired`, `measure` finds $x_t - x_{t-1}$ in `s.dx`
     and $\nabla f(x_{t-1}; \xi_t)$ in `s.q`."""
+
+    multiple_of_identity: ClassVar[bool] = False
+    """Whether H_t = b I, so that `H` is a 0-d tensor."""
+    joint: ClassVar[bool] = False
+    """Whether H_t is not diagonal, so that `solve` takes the place of `H`."""
+    watches_steps: ClassVar[bool] = False
+    """Whether `moved` is to be told of every step."""
+
+    def initial(self, name: str) -> float:
+        """What a buffer or a scalar is filled with at first."""
+        return 0.0
 
     def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
         """Sums over the coordinates at hand, as 0-d tensors."""
@@ -75,6 +86,13 @@ class Matrix(Part, kind="matrix"):
         """The diagonal of H_t, shaped like the parameters; or a 0-d tensor b for H_t = b I."""
         raise NotImplementedError(f"{type(self).__name__} has no H")
 
+    def solve(self, s: Chunk) -> Tensor:
+        """H_t⁻¹ g_t, for `s` that holds all parameters that share this matrix."""
+        raise NotImplementedError(f"{type(self).__name__} is joint but has no solve")
+
+    def moved(self, s: Chunk, step: Tensor) -> None:
+        """A step was taken along `step` = H_t⁻¹ g_t."""
+
 
 class MultipleOfIdentity(Matrix, abstract=True):
     r"""$H_t = (b_t + \lambda) I$: one learning rate for all coordinates, from a global quantity $b_t$."""
@@ -82,6 +100,7 @@ class MultipleOfIdentity(Matrix, abstract=True):
     lam: float = field(default=5e-4, kw_only=True)
 
     scalars: ClassVar[tuple[str, ...]] = ("b",)
+    multiple_of_identity = True
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -93,7 +112,15 @@ class MultipleOfIdentity(Matrix, abstract=True):
 
 def check_options(matrix: Any) -> None:
     """The conditions of Algorithm 1 on the options that a matrix has."""
-    for name in ("beta", "beta1", "beta2"):
+    for name in ("beta", "beta1", "beta2", "rho"):
         value = getattr(matrix, name, 0.0)
         check(0 <= value < 1, name, value, f"0 <= {name} < 1")
-    check(matrix.lam >= 0, "lam", matrix.lam, "lam >= 0")
+    for name in ("lam", "eps"):
+        value = getattr(matrix, name, 0.0)
+        check(value >= 0, name, value, f"{name} >= 0")
+
+
+def root(s: Chunk, beta: float, bias_correction: bool) -> Tensor:
+    """√v_t, with v_t divided by 1 - β^t if asked."""
+    v: Tensor = s.v.sqrt()
+    return v / (1 - beta**s.t) ** 0.5 if bias_correction else v

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam.matrices.base import Matrix, MultipleOfIdentity, check_options
+from superadam.matrices.base import Matrix, MultipleOfIdentity, check_options, root
 from superadam.tensors import dot, norm2
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ class SecondMoment(Matrix):
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
     def H(self, s: Chunk) -> Tensor:
-        root: Tensor = s.v.sqrt()
-        if self.bias_correction:
-            root = root / (1 - self.beta**s.t) ** 0.5
-        return root + self.lam
+        return root(s, self.beta, self.bias_correction) + self.lam
 
 
 class GradientNorm(MultipleOfIdentity):
@@ -102,13 +99,17 @@ class Belief(Matrix):
       v_t = \beta_2 v_{t-1} + (1-\beta_2) (\nabla f(x_t; \xi_t) - m_t)^2, \qquad
       H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
 
+    AdaBelief itself adds `eps` to $v_t$ in every step and divides $v_t$ by $1 - \beta_2^t$ (`bias_correction`).
+
     >>> Belief()
-    Belief(beta1=0.9, beta2=0.999, lam=0.0005)
+    Belief(beta1=0.9, beta2=0.999, lam=0.0005, eps=0.0, bias_correction=False)
     """
 
     beta1: float = 0.9
     beta2: float = 0.999
     lam: float = 5e-4
+    eps: float = 0.0
+    bias_correction: bool = False
 
     buffers = ("m", "v")
 
@@ -119,10 +120,11 @@ class Belief(Matrix):
         s.m.lerp_(grad, 1 - self.beta1)
         surprise = grad - s.m
         s.v.mul_(self.beta2).addcmul_(surprise, surprise, value=1 - self.beta2)
+        if self.eps > 0:
+            s.v.add_(self.eps)
 
     def H(self, s: Chunk) -> Tensor:
-        root: Tensor = s.v.sqrt()
-        return root + self.lam
+        return root(s, self.beta2, self.bias_correction) + self.lam
 
 
 class BeliefNorm(MultipleOfIdentity):
@@ -140,8 +142,10 @@ class BeliefNorm(MultipleOfIdentity):
 
     buffers = ("m",)
 
-    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+    def update(self, s: Chunk, grad: Tensor) -> None:
         s.m.lerp_(grad, 1 - self.beta1)
+
+    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
         return (norm2(grad - s.m),)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:

@@ -1,0 +1,215 @@
+"""Matrices with a learning rate for every coordinate, from the literature."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from superadam.matrices.base import Matrix, check_options, root
+from superadam.parts import check
+from superadam.tensors import clip
+
+if TYPE_CHECKING:
+    from superadam.chunks import Chunk
+
+__all__ = ["AMSGrad", "AdaBound", "AdaDelta", "AdaGrad", "SCAdaGrad", "Yogi"]
+
+
+class AdaGrad(Matrix):
+    r"""All squared gradients, summed (Duchi et al. 2011).
+
+    $$v_t = v_0 + \sum_{i \le t} \nabla f(x_i; \xi_i)^2, \qquad H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
+
+    With `mean`, $v_t$ is divided by t: with $\gamma_t = \gamma/\sqrt t$ that is the same method, and with momentum it is
+    AdaFom (Chen et al. 2019).
+
+    >>> AdaGrad()
+    AdaGrad(lam=1e-10, v_0=0.0, mean=False)
+    """
+
+    lam: float = 1e-10
+    v_0: float = 0.0
+    mean: bool = False
+
+    buffers = ("v",)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check(self.v_0 >= 0, "v_0", self.v_0, "v_0 >= 0")
+
+    def initial(self, name: str) -> float:
+        return self.v_0 if name == "v" else 0.0
+
+    def update(self, s: Chunk, grad: Tensor) -> None:
+        s.v.addcmul_(grad, grad)
+
+    def H(self, s: Chunk) -> Tensor:
+        v: Tensor = s.v / s.t if self.mean else s.v
+        return v.sqrt() + self.lam
+
+
+class SCAdaGrad(Matrix):
+    r"""AdaGrad for strongly convex problems, without the root (Mukkamala and Hein 2017).
+
+    $$v_t = \sum_{i \le t} \nabla f(x_i; \xi_i)^2, \qquad H_t = \mathrm{diag}(v_t + \xi_1 e^{-\xi_2 v_t})$$
+
+    >>> SCAdaGrad()
+    SCAdaGrad(xi1=0.1, xi2=0.1)
+    """
+
+    xi1: float = 0.1
+    xi2: float = 0.1
+
+    buffers = ("v",)
+
+    def __post_init__(self) -> None:
+        check(self.xi1 > 0, "xi1", self.xi1, "xi1 > 0")
+        check(self.xi2 >= 0, "xi2", self.xi2, "xi2 >= 0")
+
+    def update(self, s: Chunk, grad: Tensor) -> None:
+        s.v.addcmul_(grad, grad)
+
+    def H(self, s: Chunk) -> Tensor:
+        v: Tensor = s.v
+        return v + (v * -self.xi2).exp() * self.xi1
+
+
+class AdaDelta(Matrix):
+    r"""The ratio of two averages, of squared gradients and of squared steps (Zeiler 2012).
+
+    $$v_t = \rho v_{t-1} + (1-\rho) \nabla f(x_t; \xi_t)^2, \qquad
+      H_t = \mathrm{diag}\Bigl(\sqrt{v_t + \varepsilon} \Big/ \sqrt{u_{t-1} + \varepsilon}\Bigr), \qquad
+      u_t = \rho u_{t-1} + (1-\rho) (H_t^{-1} g_t)^2$$
+
+    >>> AdaDelta()
+    AdaDelta(rho=0.9, eps=1e-06)
+    """
+
+    rho: float = 0.9
+    eps: float = 1e-6
+
+    buffers = ("v", "u")
+    watches_steps = True
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def update(self, s: Chunk, grad: Tensor) -> None:
+        s.v.mul_(self.rho).addcmul_(grad, grad, value=1 - self.rho)
+
+    def H(self, s: Chunk) -> Tensor:
+        v, u = s.v + self.eps, s.u + self.eps
+        ratio: Tensor = v.sqrt() / u.sqrt()
+        return ratio
+
+    def moved(self, s: Chunk, step: Tensor) -> None:
+        s.u.mul_(self.rho).addcmul_(step, step, value=1 - self.rho)
+
+
+class AMSGrad(Matrix):
+    r"""A second moment that never shrinks (Reddi et al. 2018), to a power p (Padam: Chen and Gu 2018).
+
+    $$v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2, \qquad \hat v_t = \max(\hat v_{t-1}, v_t), \qquad
+      H_t = \mathrm{diag}(\hat v_t^{\,p} + \lambda)$$
+
+    `bias_correction` divides $\hat v_t$ by $1 - \beta^t$, as torch does and equation (4) of the paper does not. With
+    `lam_inside`, $H_t = \mathrm{diag}((\hat v_t^{1/2} + \lambda)^{2p})$, as in Padam's published code.
+
+    >>> AMSGrad(power=0.125)
+    AMSGrad(beta=0.999, lam=0.0005, power=0.125, bias_correction=False, lam_inside=False)
+    """
+
+    beta: float = 0.999
+    lam: float = 5e-4
+    power: float = 0.5
+    bias_correction: bool = False
+    lam_inside: bool = False
+
+    buffers = ("v", "v_max")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check(0 < self.power <= 0.5, "power", self.power, "0 < power <= 1/2")
+
+    def update(self, s: Chunk, grad: Tensor) -> None:
+        s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
+        s.v_max = torch.maximum(s.v_max, s.v)
+
+    def H(self, s: Chunk) -> Tensor:
+        h: Tensor = s.v_max.sqrt()
+        if self.bias_correction:
+            h = h / (1 - self.beta**s.t) ** 0.5
+        if self.power == 0.5:
+            return h + self.lam
+        p = 2 * self.power
+        return (h + self.lam) ** p if self.lam_inside else h**p + self.lam
+
+
+class Yogi(Matrix):
+    r"""A second moment that changes slowly in both directions (Zaheer et al. 2018).
+
+    $$v_t = v_{t-1} - (1-\beta)\, \mathrm{sign}\bigl(v_{t-1} - \nabla f(x_t; \xi_t)^2\bigr) \nabla f(x_t; \xi_t)^2, \qquad
+      H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
+
+    >>> Yogi()
+    Yogi(beta=0.999, lam=0.001, v_0=1e-06, bias_correction=False)
+    """
+
+    beta: float = 0.999
+    lam: float = 1e-3
+    v_0: float = 1e-6
+    bias_correction: bool = False
+
+    buffers = ("v",)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check(self.v_0 >= 0, "v_0", self.v_0, "v_0 >= 0")
+
+    def initial(self, name: str) -> float:
+        return self.v_0 if name == "v" else 0.0
+
+    def update(self, s: Chunk, grad: Tensor) -> None:
+        squared = grad * grad
+        s.v.addcmul_((s.v - squared).sign(), squared, value=self.beta - 1)
+
+    def H(self, s: Chunk) -> Tensor:
+        return root(s, self.beta, self.bias_correction) + self.lam
+
+
+class AdaBound(Matrix):
+    r"""Adam's learning rates, kept between bounds that close in on SGD's (Luo et al. 2019).
+
+    $$v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2, \qquad
+      \gamma H_t^{-1} = \mathrm{clip}\Bigl(\frac{\gamma}{\sqrt{v_t} + \lambda},\;
+      \gamma r\bigl(1 - \tfrac{1}{st+1}\bigr),\; \gamma r\bigl(1 + \tfrac{1}{st}\bigr)\Bigr)$$
+
+    r = `final` is the final learning rate over γ; s = `speed`, by default 1 - β. `bias_correction` divides $v_t$ by
+    $1 - \beta^t$.
+
+    >>> AdaBound()
+    AdaBound(beta=0.999, lam=1e-08, final=100.0, speed=None, bias_correction=False)
+    """
+
+    beta: float = 0.999
+    lam: float = 1e-8
+    final: float = 100.0
+    speed: float | None = None
+    bias_correction: bool = False
+
+    buffers = ("v",)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check(self.final > 0, "final", self.final, "final > 0")
+        check(self.speed is None or 0 < self.speed < 1, "speed", self.speed, "0 < speed < 1, or None for 1 - beta")
+
+    def update(self, s: Chunk, grad: Tensor) -> None:
+        s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
+
+    def H(self, s: Chunk) -> Tensor:
+        h = root(s, self.beta, self.bias_correction) + self.lam
+        st = (1 - self.beta if self.speed is None else self.speed) * s.t
+        return clip(h, 1 / (self.final * (1 + 1 / st)), 1 / (self.final * (1 - 1 / (st + 1))))

@@ -1,0 +1,98 @@
+"""A matrix that is not diagonal: stochastic damped L-BFGS."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from superadam.matrices.base import Matrix
+from superadam.parts import check
+from superadam.tensors import dot, norm2
+
+if TYPE_CHECKING:
+    from superadam.chunks import Chunk
+
+__all__ = ["DampedLBFGS"]
+
+
+class DampedLBFGS(Matrix):
+    r"""Curvature from the last few moves, damped so that $H_t$ stays positive definite (Wang et al. 2017, SdLBFGS).
+
+    $s = x_t - x_{t-1}$ and $y = \nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t)$, both gradients of one batch, give
+
+    $$\kappa_t = \max\Bigl(\frac{y^\top y}{s^\top y}, \delta\Bigr), \qquad
+      \bar y = \theta y + (1-\theta)\kappa_t s, \qquad
+      \theta = \begin{cases} \frac{0.75\,\kappa_t s^\top s}{\kappa_t s^\top s - s^\top y}
+                             & s^\top y < 0.25\,\kappa_t s^\top s \\ 1 & \text{otherwise}\end{cases}$$
+
+    so that $s^\top \bar y \ge 0.25\, \kappa_t s^\top s > 0$. $H_t^{-1} g_t$ is the two-loop recursion over the last
+    `history` pairs $(s, \bar y)$, started from $\kappa_t^{-1} I$. Keeps 2 × `history` tensors for each parameter.
+
+    >>> DampedLBFGS()
+    DampedLBFGS(history=10, delta=0.01)
+    """
+
+    history: int = 10
+    delta: float = 0.01
+
+    two_point = True
+    joint = True
+
+    def __post_init__(self) -> None:
+        check(self.history >= 1, "history", self.history, "history >= 1")
+        check(self.delta > 0, "delta", self.delta, "delta > 0")
+
+    @property
+    def buffers(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(f"{name}{i}" for i in range(self.history) for name in ("s", "y"))
+
+    @property
+    def scalars(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("kappa", *(f"{name}{i}" for i in range(self.history) for name in ("theta", "kappa")))
+
+    def initial(self, name: str) -> float:
+        return 1.0 if name == "kappa" else 0.0
+
+    def update(self, s: Chunk, grad: Tensor) -> None:
+        # Pair 0 is the newest. The tensors of the oldest are written over.
+        for name in ("s", "y"):
+            for state in s.states:
+                tensors = [state[f"{name}{i}"] for i in range(self.history)]
+                for i, tensor in enumerate([tensors[-1], *tensors[:-1]]):
+                    state[f"{name}{i}"] = tensor
+        if s.paired:
+            s.s0, s.y0 = s.dx, grad - s.q
+        else:
+            s.s0.zero_(), s.y0.zero_()
+
+    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+        return dot(s.s0, s.y0), norm2(s.s0), norm2(s.y0)
+
+    def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
+        sy, ss, yy = totals
+        kappa = torch.where(sy > 0, yy / sy, 0.0).clamp(min=self.delta)
+        damped = 0.75 * kappa * ss / (kappa * ss - sy)
+        theta = torch.where(sy < 0.25 * kappa * ss, damped, 1.0)
+        for i in reversed(range(1, self.history)):
+            setattr(s, f"theta{i}", getattr(s, f"theta{i - 1}"))
+            setattr(s, f"kappa{i}", getattr(s, f"kappa{i - 1}"))
+        s.theta0, s.kappa0 = theta, kappa
+        s.kappa = torch.where(ss > 0, kappa, s.kappa)
+
+    def solve(self, s: Chunk) -> Tensor:
+        pairs = []
+        for i in range(self.history):
+            step, y, theta = (getattr(s, f"{name}{i}") for name in ("s", "y", "theta"))
+            y = y * theta + step * ((1 - theta) * getattr(s, f"kappa{i}"))
+            sy = dot(step, y)
+            pairs.append((step, y, torch.where(sy > 0, 1 / sy, 0.0)))  # an empty pair counts for nothing
+        u, weights = s.g.clone(), []
+        for step, y, rho in pairs:
+            weights.append(rho * dot(step, u))
+            u = u - y * weights[-1]
+        v: Tensor = u / s.kappa
+        for (step, y, rho), weight in zip(reversed(pairs), reversed(weights), strict=True):
+            v = v + step * (weight - rho * dot(y, v))
+        return v

@@ -1,0 +1,100 @@
+"""Matrices that are a multiple of the identity, from the literature: one learning rate for all coordinates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from superadam.matrices.base import Matrix
+from superadam.parts import check
+from superadam.tensors import norm2
+
+if TYPE_CHECKING:
+    from superadam.chunks import Chunk
+
+__all__ = ["AccumulatedNorm", "EstimateNorm", "Identity"]
+
+
+class Identity(Matrix):
+    r"""$H_t = I$: no adaptation, as in SGD.
+
+    >>> Identity()
+    Identity()
+    """
+
+    multiple_of_identity = True
+
+    def H(self, s: Chunk) -> Tensor:
+        return s.one
+
+
+class AccumulatedNorm(Matrix):
+    r"""A power of all squared gradient norms, summed.
+
+    $$H_t = \frac{1}{k} \Bigl(\omega + \sum_{i \le t} \|\nabla f(x_i; \xi_i)\|^2\Bigr)^p I$$
+
+    p = 1/2 is AdaGrad-Norm (Ward et al. 2019, $\omega = b_0^2$), p = 1/3 is STORM's (Cutkosky and Orabona 2019). With
+    `past` the sum ends at t - 1, as in adaptive SGD (Li and Orabona 2019, p = 1/2 + ε).
+
+    >>> AccumulatedNorm(power=1 / 3)
+    AccumulatedNorm(power=0.3333333333333333, omega=1.0, k=1.0, past=False)
+    """
+
+    power: float = 0.5
+    omega: float = 1.0
+    k: float = 1.0
+    past: bool = False
+
+    scalars = ("before", "newest")
+    multiple_of_identity = True
+
+    def __post_init__(self) -> None:
+        check(0 < self.power < 1, "power", self.power, "0 < power < 1")
+        check(self.omega >= 0, "omega", self.omega, "omega >= 0")
+        check(self.k > 0, "k", self.k, "k > 0")
+
+    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+        return (norm2(grad),)
+
+    def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
+        s.before += s.newest
+        s.newest = totals[0]
+
+    def H(self, s: Chunk) -> Tensor:
+        total: Tensor = s.before if self.past else s.before + s.newest
+        return (self.omega + total) ** self.power / self.k
+
+
+class EstimateNorm(Matrix):
+    r"""The norm of the estimator itself: a normalised step.
+
+    $$H_t = \mathrm{scale} \cdot \max(\|g_t\|^p, \mathrm{floor})\, I$$
+
+    p = 1 is normalised SGD (Cutkosky and Mehta 2020), p = 1/2 is Adam⁺'s (Liu et al. 2020).
+
+    >>> EstimateNorm()
+    EstimateNorm(power=1.0, floor=1e-12, scale=1.0)
+    """
+
+    power: float = 1.0
+    floor: float = 1e-12
+    scale: float = 1.0
+
+    scalars = ("b",)
+    multiple_of_identity = True
+
+    def __post_init__(self) -> None:
+        check(0 < self.power <= 1, "power", self.power, "0 < power <= 1")
+        check(self.floor >= 0, "floor", self.floor, "floor >= 0")
+        check(self.scale > 0, "scale", self.scale, "scale > 0")
+
+    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+        return (norm2(s.g),)
+
+    def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
+        s.b = totals[0].sqrt()
+
+    def H(self, s: Chunk) -> Tensor:
+        b: Tensor = s.b
+        return (b**self.power).clamp(min=self.floor) * self.scale
