@@ -1,8 +1,19 @@
 """SUPER-ADAM for PyTorch: every adaptive gradient method as one algorithm with four choices."""
 
-from superadam import estimators, matrices, reference, schedules
+from superadam import estimators, matrices, reference, schedules, zoo
 from superadam.optimizer import SuperAdam
 from superadam.replay import twice
+from superadam.zoo import create, list_methods
 
-__all__ = ["SuperAdam", "estimators", "matrices", "reference", "schedules", "twice"]
+__all__ = [
+    "SuperAdam",
+    "create",
+    "estimators",
+    "list_methods",
+    "matrices",
+    "reference",
+    "schedules",
+    "twice",
+    "zoo",
+]
 __version__ = "0.1.0"

@@ -6,29 +6,33 @@ and keeps neither. In both methods `s` is the state at hand: `s.g`, and the weig
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from superadam.parts import Part, check
-from superadam.tensors import add_scaled
+from superadam.schedules import Constant, Schedule
+from superadam.tensors import TensorList, add_scaled
 
 if TYPE_CHECKING:
     from superadam.chunks import Chunk
 
-__all__ = ["Estimator", "Recursive"]
+__all__ = ["Corrected", "Estimator", "Recursive", "Staged", "Transport"]
 
 
 class Estimator(Part, kind="estimator"):
     """Base class. `buffers` names the tensors it keeps for each parameter, zero at first.
 
-    An estimator says what it needs (`two_point`: both gradients of a batch), takes the gradients in (`before`,
-    `after`), and may have the parameters hold another point than x_t while gradients are taken (`rebase`, `moved`, `settle`).
+    An estimator says what it needs (`two_point`: both gradients of a batch), takes the gradients in (`before`, `after`)
+    and may have the parameters hold another point than x_t while gradients are taken (`rebase`, `moved`, `settle`).
     """
 
     buffers: ClassVar[tuple[str, ...]] = ("g",)
     tau: ClassVar[float] = 0.0
     """What a schedule takes for τ."""
+    counts_on_host: ClassVar[bool] = False
+    """Whether it must know t as a number, which `capturable` forbids."""
 
     @property
     def two_point(self) -> bool:
@@ -84,3 +88,165 @@ class Recursive(Estimator):
         else:
             s.g.lerp_(grad, s.alpha)
         return grad
+
+
+class Corrected(Estimator):
+    r"""A corrected and clipped gradient, averaged (MARS: Yuan et al. 2024).
+
+    $$c_t = \nabla f(x_t; \xi_t) + \tau\frac{1-\alpha}{\alpha}
+            \bigl(\nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t)\bigr),
+      \qquad \tilde c_t = c_t \min\Bigl(1, \frac{\mathrm{bound}}{\|c_t\|}\Bigr), \qquad
+      g_t = (1-\alpha_t) g_{t-1} + \alpha_t \tilde c_t$$
+
+    The norm is that of each tensor by itself, and line 4 sees $\tilde c_t$. Without the bound, and with $\alpha_t =
+    \alpha$, this is line 11. With `previous_batch`, $\nabla f(x_{t-1}; \xi_{t-1})$ takes the place of $\nabla
+    f(x_{t-1}; \xi_t)$: the noise no longer cancels, but one gradient per step is enough. Keeps one tensor more than
+    line 11.
+
+    >>> Corrected()
+    Corrected(tau=0.025, alpha=0.05, bound=1.0, previous_batch=False)
+    """
+
+    tau: float = 0.025  # type: ignore[misc]
+    alpha: float = 0.05
+    bound: float | None = 1.0
+    previous_batch: bool = False
+
+    buffers = ("g", "last")
+
+    def __post_init__(self) -> None:
+        check(0 <= self.tau <= 1, "tau", self.tau, "0 <= tau <= 1")
+        check(0 < self.alpha <= 1, "alpha", self.alpha, "0 < alpha <= 1")
+        check(self.bound is None or self.bound > 0, "bound", self.bound, "bound > 0, or None")
+
+    @property
+    def two_point(self) -> bool:
+        return self.tau > 0 and not self.previous_batch
+
+    def before(self, s: Chunk, q: Tensor) -> None:
+        if not self.previous_batch:
+            s.last = q
+
+    def after(self, s: Chunk, grad: Tensor) -> Tensor:
+        weight = self.tau * (1 - self.alpha) / self.alpha
+        c = grad
+        if self.previous_batch:
+            c = grad + (grad - s.last) * s.at_step(lambda t, tau: (t > 1) * weight)
+            s.last = grad
+        elif s.paired:
+            c = grad + (grad - s.last) * weight
+        if self.bound is not None:
+            c = each(c, lambda tensor: tensor * (self.bound / tensor.norm()).clamp(max=1.0))
+        s.g.lerp_(c, s.alpha)
+        return c
+
+
+class Transport(Estimator):
+    r"""Momentum of gradients taken ahead of x_t, which takes out the bias of old gradients (Cutkosky and Mehta 2020).
+
+    $$g_t = (1-\alpha_t) g_{t-1}
+          + \alpha_t \nabla f\Bigl(x_t + \frac{1-\alpha_t}{\alpha_t}(x_t - x_{t-1});\, \xi_t\Bigr)$$
+
+    While gradients are taken the parameters hold the point in the brackets; `flush()` brings them to x_t.
+
+    >>> Transport()
+    Transport()
+    """
+
+    buffers = ("g", "lead")
+
+    def after(self, s: Chunk, grad: Tensor) -> Tensor:
+        s.g.lerp_(grad, s.alpha)
+        return grad
+
+    def rebase(self, s: Chunk) -> None:
+        s.x.sub_(s.lead)
+        s.lead = s.x
+
+    def moved(self, s: Chunk) -> None:
+        alpha = s.at_step(s.schedule.weight, ahead=1)
+        s.lead.sub_(s.x).mul_((alpha - 1) / alpha)
+        s.x.add_(s.lead)
+
+    def settle(self, s: Chunk) -> None:
+        s.x.sub_(s.lead)
+        s.lead.zero_()
+
+    def objection(self, estimator: Any, matrix: Any, schedule: Any) -> str | None:
+        if matrix.two_point:
+            return f"{type(matrix).__name__} compares gradients at x_t and x_(t-1), which are never taken"
+        if type(schedule).weight_of is not Schedule.weight_of:
+            return (
+                f"the point ahead must be known before the next gradient, and {type(schedule).__name__} looks at that"
+            )
+        return None
+
+
+class Staged(Estimator):
+    r"""All gradients of a stage, summed, with every move starting where the stage did (SAdaGrad: Chen et al. 2018).
+
+    $$g_t = \sum_{i \text{ in this stage}} \nabla f(x_i; \xi_i), \qquad
+      \tilde x_{t+1} = x_{\text{stage}} - \gamma_k H_t^{-1} g_t$$
+
+    Stage k has `length` × `growth`ᵏ steps and $\gamma_k$ = γ × `shrink`ᵏ. The next one starts, with $H$ anew, from the
+    average of the points of this one. Keeps two tensors more for each parameter.
+
+    >>> Staged(length=50)
+    Staged(length=50, growth=2.0, shrink=0.5)
+    """
+
+    length: int = 100
+    growth: float = 2.0
+    shrink: float = 0.5
+
+    buffers = ("g", "start", "mean")
+    counts_on_host = True
+
+    def __post_init__(self) -> None:
+        check(self.length >= 1, "length", self.length, "length >= 1")
+        check(self.growth >= 1, "growth", self.growth, "growth >= 1")
+        check(0 < self.shrink <= 1, "shrink", self.shrink, "0 < shrink <= 1")
+
+    def stage(self, t: int) -> tuple[int, int, bool]:
+        """The stage that step t ≥ 1 is in, its place in there (from 1), and if it is the last one there."""
+        k, begin = 0, 0
+        while t > begin + (size := math.floor(self.length * self.growth**k)):
+            k, begin = k + 1, begin + size
+        return k, t - begin, t == begin + size
+
+    def after(self, s: Chunk, grad: Tensor) -> Tensor:
+        _, place, _ = self.stage(s.states[0]["step"])
+        if place == 1:
+            s.start = s.x
+            s.g.zero_(), s.mean.zero_()
+            for name in s.matrix.buffers:
+                getattr(s, name).fill_(s.matrix.initial(name))
+        s.g.add_(grad)
+        s.mean.lerp_(s.x, 1 / place)
+        return grad
+
+    def rebase(self, s: Chunk) -> None:
+        k, _, _ = self.stage(s.states[0]["step"])
+        s.x.copy_(s.start)
+        s.g.mul_(self.shrink**k)  # γ_k g_t, undone by `moved`
+
+    def moved(self, s: Chunk) -> None:
+        k, _, last = self.stage(s.states[0]["step"])
+        s.g.div_(self.shrink**k)
+        if last:
+            s.x.copy_(s.mean)
+
+    def objection(self, estimator: Any, matrix: Any, schedule: Any) -> str | None:
+        if matrix.scalars or matrix.two_point:
+            return f"stages begin anew for each parameter, but {type(matrix).__name__} is shared by all"
+        if not isinstance(schedule, Constant) or schedule.mu != 1 or schedule.decay != 0:
+            return "a move starts at the stage's first point, which leaves nothing to mix: use schedules.Constant(mu=1)"
+        return None
+
+
+def each(x: Tensor, function: Any) -> Tensor:
+    """A function of whole tensors, over each of them."""
+    if isinstance(x, TensorList):
+        return TensorList(map(function, x))
+    result: Tensor = function(x)
+    return result

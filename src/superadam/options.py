@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
+from superadam.chunks import Chunk
 from superadam.estimators import Estimator, Recursive
-from superadam.matrices import Matrix
+from superadam.matrices import EstimateNorm, Matrix
 from superadam.parts import check, nearest
 from superadam.schedules import Schedule
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
+
+
+# What the state of a parameter, or the view that a part has of it, calls by these names.
+RESERVED = {name for name in dir(Chunk) if not name.startswith("_")} | {"g", "gamma", "q", "dx", "step", "restarted"}
 
 
 class Composition(NamedTuple):
@@ -33,6 +38,9 @@ class Composition(NamedTuple):
         elif options["tau"] != 0:
             raise ValueError(f"tau={options['tau']} belongs to the default estimator: give it or estimator=, not both")
         parts = cls(Estimator.find(estimator), Matrix.find(options["matrix"]), Schedule.find(options["schedule"]))
+        taken = RESERVED.intersection((*parts.matrix.buffers, *parts.matrix.scalars))
+        if taken:
+            raise ValueError(f"{parts.matrix} must name its state otherwise: {', '.join(sorted(taken))} is taken")
         for part in parts:
             reason = part.objection(*parts)
             if reason is not None:
@@ -71,6 +79,10 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
     if options["differentiable"] and options["foreach"]:
         raise ValueError("foreach=True cannot be combined with differentiable=True: lists are updated in place")
     parts = Composition.of(options)
+    if options["capturable"] and parts.estimator.counts_on_host:
+        raise ValueError(f"{type(parts.estimator).__name__} counts its steps on the host: use capturable=False")
+    if clip is not None and isinstance(parts.matrix, EstimateNorm):
+        raise ValueError("clip makes no sense with EstimateNorm, which divides g by its own norm")
     return {
         **options,
         "tau": float(options["tau"]),

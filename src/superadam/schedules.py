@@ -15,7 +15,7 @@ A schedule of one's own is a subclass with two methods; its fields are its optio
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from superadam.tensors import Scalar
 if TYPE_CHECKING:
     from superadam.chunks import Chunk
 
-__all__ = ["Constant", "Paper", "Schedule"]
+__all__ = ["BiasCorrected", "Constant", "Paper", "Schedule", "Storm"]
 
 # A step count, or a weight computed from one: a number, or a tensor where the step count lives on the device.
 Number = TypeVar("Number", float, Tensor)
@@ -98,7 +98,9 @@ class Paper(Schedule):
 
 
 class Constant(Schedule):
-    r"""$\mu_t = \mu$ and, for $t \ge 2$, $\alpha_t = \alpha$.
+    r"""$\mu_t = \mu / (1 + (t-1)\,\mathrm{decay})$, $\alpha_1$ = `first` and, for $t \ge 2$, $\alpha_t = \alpha$.
+
+    `first` other than 1 makes $g_1 = \alpha_1 \nabla f(x_1; \xi_1)$, for methods that start their average at zero.
 
     >>> schedule = Constant(alpha=0.1)
     >>> schedule.weight(1, tau=0.0), schedule.weight(2, tau=0.0)
@@ -107,13 +109,77 @@ class Constant(Schedule):
 
     mu: float = 1.0
     alpha: float = 0.1
+    first: float = 1.0  # type: ignore[misc]
+    decay: float = 0.0
 
     def __post_init__(self) -> None:
         check(self.mu > 0 and math.isfinite(self.mu), "mu", self.mu, "mu > 0")
         check(0 < self.alpha <= 1, "alpha", self.alpha, "0 < alpha <= 1")
+        check(self.first > 0, "first", self.first, "first > 0")
+        check(self.decay >= 0, "decay", self.decay, "decay >= 0")
 
     def mu_t(self, t: Number, tau: float) -> Number:
-        return torch.full_like(t, self.mu) if isinstance(t, Tensor) else self.mu
+        mu: Number = self.mu / (1 + (t - 1) * self.decay)
+        return mu
 
     def alpha_t(self, t: Number, tau: float) -> Number:
         return torch.full_like(t, self.alpha) if isinstance(t, Tensor) else self.alpha
+
+
+class BiasCorrected(Schedule):
+    r"""Adam's average, corrected for its start at zero: line 11 with a varying weight. $\mu_t = t^{-\mathrm{power}}$ and
+
+    $$\alpha_t = \frac{1-\beta}{1-\beta^t}, \qquad \text{so that}\qquad
+      g_t = \frac{m_t}{1-\beta^t} \text{ where } m_t = \beta m_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)$$
+
+    >>> [round(BiasCorrected(0.9).weight(t, tau=0.0), 4) for t in (1, 2, 1000)]
+    [1.0, 0.5263, 0.1]
+    """
+
+    beta: float = 0.9
+    power: float = 0.0
+
+    def __post_init__(self) -> None:
+        check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
+        check(0 <= self.power <= 1, "power", self.power, "0 <= power <= 1")
+
+    def mu_t(self, t: Number, tau: float) -> Number:
+        mu: Number = t**-self.power
+        return mu
+
+    def alpha_t(self, t: Number, tau: float) -> Number:
+        alpha: Number = (1 - self.beta) / (1 - self.beta**t)
+        return alpha
+
+
+class Storm(Schedule):
+    r"""STORM's weight, from the learning rate that $H_t = \eta_t^{-1} I$ gives: $\mu_t = 1$ and
+
+    $$\alpha_{t+1} = \min(c\,\eta_t^2, \mathrm{cap})$$
+
+    >>> Storm(c=100.0)
+    Storm(c=100.0, cap=1.0)
+    """
+
+    c: float = 100.0
+    cap: float = 1.0
+
+    def __post_init__(self) -> None:
+        check(self.c > 0, "c", self.c, "c > 0")
+        check(0 < self.cap <= 1, "cap", self.cap, "0 < cap <= 1")
+
+    def mu_t(self, t: Number, tau: float) -> Number:
+        return torch.ones_like(t) if isinstance(t, Tensor) else 1.0
+
+    def weight_of(self, s: Chunk) -> Scalar:
+        step = s.states[0]["step"]
+        # Line 11 comes before line 4, so H is still that of the last step.
+        alpha = (self.c / s.matrix.H(s) ** 2).clamp(max=self.cap).to(s.one)
+        if isinstance(step, Tensor):
+            return torch.where(step == 1, s.one, alpha)
+        return self.first if step == 1 else alpha
+
+    def objection(self, estimator: Any, matrix: Any, schedule: Any) -> str | None:
+        if not matrix.multiple_of_identity:
+            return f"c η² needs one learning rate for all coordinates, and {type(matrix).__name__} has many"
+        return None

@@ -160,6 +160,6 @@ def add_scaled(x: Tensor, y: Tensor, a: Scalar) -> None:
 
 def clip(x: Tensor, low: Scalar, high: Scalar) -> Tensor:
     """x, kept between two bounds."""
-    if isinstance(low, Tensor | TensorList):
-        return torch.minimum(torch.maximum(x, cast(Tensor, low)), cast(Tensor, high))
-    return x.clamp(low, high)
+    if isinstance(low, float) and isinstance(high, float):
+        return x.clamp(low, high)
+    return torch.minimum(torch.maximum(x, cast(Tensor, low)), cast(Tensor, high))

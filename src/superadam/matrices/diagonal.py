@@ -22,8 +22,8 @@ class AdaGrad(Matrix):
 
     $$v_t = v_0 + \sum_{i \le t} \nabla f(x_i; \xi_i)^2, \qquad H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
 
-    With `mean`, $v_t$ is divided by t: with $\gamma_t = \gamma/\sqrt t$ that is the same method, and with momentum it is
-    AdaFom (Chen et al. 2019).
+    With `mean`, $v_t$ is divided by t: with $\gamma_t = \gamma/\sqrt t$ that is the same method, and with momentum it
+    is AdaFom (Chen et al. 2019).
 
     >>> AdaGrad()
     AdaGrad(lam=1e-10, v_0=0.0, mean=False)
@@ -150,8 +150,8 @@ class AMSGrad(Matrix):
 class Yogi(Matrix):
     r"""A second moment that changes slowly in both directions (Zaheer et al. 2018).
 
-    $$v_t = v_{t-1} - (1-\beta)\, \mathrm{sign}\bigl(v_{t-1} - \nabla f(x_t; \xi_t)^2\bigr) \nabla f(x_t; \xi_t)^2, \qquad
-      H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
+    $$v_t = v_{t-1} - (1-\beta)\, \mathrm{sign}\bigl(v_{t-1} - \nabla f(x_t; \xi_t)^2\bigr)
+      \nabla f(x_t; \xi_t)^2, \qquad H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
 
     >>> Yogi()
     Yogi(beta=0.999, lam=0.001, v_0=1e-06, bias_correction=False)
