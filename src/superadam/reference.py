@@ -22,6 +22,13 @@ Argmin = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 """argmin(g, x, H, γ): the minimiser of ⟨g, z⟩ + (z - x)ᵀ diag(H) (z - x) / (2γ) over z in X."""
 
 
+Rule = Callable[[int, Tensor, Tensor], Tensor]
+"""rule(t, ∇f(x_t; ξ_t), g_t): the diagonal of an H_t that is not among the paper's cases."""
+
+Weight = Callable[[int], float]
+"""weight(t): μ_t, or α_t."""
+
+
 def unconstrained(g: Tensor, x: Tensor, H: Tensor, gamma: float) -> Tensor:
     """Line 9 on X = R^d."""
     return x - gamma * g / H
@@ -42,7 +49,7 @@ def super_adam(
     x_1: Tensor,
     xi: Sequence[Any],
     *,
-    case: str = "1",
+    case: str | Rule = "1",
     tau: float = 0.0,
     gamma: float = 1e-3,
     k: float = 1.0,
@@ -53,11 +60,14 @@ def super_adam(
     beta1: float = 0.9,
     beta2: float = 0.999,
     lam: float = 5e-4,
+    mu: Weight | None = None,
+    alpha: Weight | None = None,
     argmin: Argmin = unconstrained,
 ) -> Trajectory:
     """Run SUPER-ADAM from x_1 on the samples ξ_1, …, ξ_T.
 
-    `case` is the adaptive matrix: "1", "2", "3", "4a" or "4b".
+    `case` is the adaptive matrix: "1", "2", "3", "4a", "4b", or a rule of your own. `mu` and `alpha` replace the paper's
+    schedules.
 
     >>> quadratic = lambda x, xi: x - xi
     >>> run = super_adam(quadratic, torch.tensor([1.0, -1.0]), [0.1, -0.1] * 200, tau=1.0, gamma=0.1)
@@ -74,12 +84,14 @@ def super_adam(
     mean = torch.zeros_like(x[1])
     b = torch.zeros((), dtype=torch.float64)
 
-    def mu(t: int) -> float:
+    def paper_mu(t: int) -> float:
         return float(k / (m + t) ** (1 / 2 if tau == 0 else 1 / 3))
 
-    def alpha(t_plus_1: int) -> float:
-        mu_t = mu(t_plus_1 - 1)
+    def paper_alpha(t_plus_1: int) -> float:
+        mu_t = paper_mu(t_plus_1 - 1)
         return min(c * mu_t if tau == 0 else c * mu_t**2, cap)
+
+    mu, alpha = mu or paper_mu, alpha or paper_alpha
 
     g[1] = grad(x[1], xi[0])  # line 2
     for t in range(1, len(xi) + 1):
@@ -87,7 +99,9 @@ def super_adam(
         newest = grad(x[t], xi_t)
 
         # Line 4: the adaptive matrix H_t.
-        if case == "1":
+        if callable(case):
+            H[t] = case(t, newest, g[t])
+        elif case == "1":
             v = beta * v + (1 - beta) * newest**2
             H[t] = v.sqrt() + lam
         elif case == "2":

@@ -127,7 +127,9 @@ class Constant(Schedule):
 
 
 class BiasCorrected(Schedule):
-    r"""Adam's average, corrected for its start at zero: line 11 with a varying weight. $\mu_t = t^{-\mathrm{power}}$ and
+    r"""Adam's average, corrected for its start at zero, is line 11 with a varying weight.
+
+    $\mu_t = t^{-\mathrm{power}}$ and
 
     $$\alpha_t = \frac{1-\beta}{1-\beta^t}, \qquad \text{so that}\qquad
       g_t = \frac{m_t}{1-\beta^t} \text{ where } m_t = \beta m_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)$$

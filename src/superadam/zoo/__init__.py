@@ -1,0 +1,53 @@
+r"""The methods of the literature, each a composition of the same parts.
+
+Every builder returns a `SuperAdam`; what is not said in its signature (`maximize`, `foreach`, `clip`, …) is passed
+on. Where torch has the method, names and defaults are torch's, and the result equals torch's.
+
+>>> import torch
+>>> model = torch.nn.Linear(3, 1)
+>>> create("adamw", model, lr=1e-3, weight_decay=0.1)
+SuperAdam(
+  (11) g: Recursive(tau=0.0)
+  (4)  H: SecondMoment(beta=0.999, lam=1e-08, bias_correction=True)
+  (10) mu, alpha: BiasCorrected(beta=0.9, power=0.0)
+  lr=0.001, weight_decay=0.1, clip=None, maximize=False
+  2 tensors, 4 parameters
+)
+>>> for name, line in list_methods("ada*n*").items():
+...     print(f"{name}: {line}")
+adabound: Adam's learning rates between bounds that close in on SGD's
+adagrad_norm: one learning rate from the summed gradient norms
+"""
+
+from superadam.zoo.adam_family import adabelief, adabound, adam, adamw, amsgrad, generalized_adam, padam, yogi
+from superadam.zoo.faster import adam_plus, mars, mars_approx, nigt, sdlbfgs, storm, super_adam
+from superadam.zoo.first_order import adadelta, adagrad, adagrad_norm, adaptive_sgd, sadagrad, sc_adagrad, sgd
+from superadam.zoo.registry import METHODS, create, list_methods
+
+__all__ = [
+    "METHODS",
+    "adabelief",
+    "adabound",
+    "adadelta",
+    "adagrad",
+    "adagrad_norm",
+    "adam",
+    "adam_plus",
+    "adamw",
+    "adaptive_sgd",
+    "amsgrad",
+    "create",
+    "generalized_adam",
+    "list_methods",
+    "mars",
+    "mars_approx",
+    "nigt",
+    "padam",
+    "sadagrad",
+    "sc_adagrad",
+    "sdlbfgs",
+    "sgd",
+    "storm",
+    "super_adam",
+    "yogi",
+]

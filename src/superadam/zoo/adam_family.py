@@ -1,0 +1,252 @@
+"""Adam and its variants: averages of the gradient and of a second moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from superadam.matrices import AdaBound, AdaGrad, AMSGrad, Belief, Matrix, SecondMoment, Yogi
+from superadam.optimizer import SuperAdam
+from superadam.schedules import BiasCorrected, Schedule
+from superadam.zoo.registry import checked, method, uncorrected
+
+__all__ = ["adabelief", "adabound", "adam", "adamw", "amsgrad", "generalized_adam", "padam", "yogi"]
+
+
+@method
+def adam(
+    params: Any,
+    lr: Any = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    *,
+    matrix: Matrix | None = None,
+    **options: Any,
+) -> SuperAdam:
+    r"""Adam: averages of the gradient and of its square, both corrected for their start.
+
+    $$x_{t+1} = x_t - \gamma \hat m_t / (\sqrt{\hat v_t} + \varepsilon)$$
+
+    Kingma and Ba 2015. Equals `torch.optim.Adam`, whose weight decay is added to the gradient.
+
+    >>> import torch
+    >>> adam(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["bias_correction"]
+    True
+    """
+    beta1, beta2 = checked(betas)
+    return SuperAdam(
+        params,
+        lr,
+        matrix=matrix or SecondMoment(beta2, eps, bias_correction=True),
+        schedule=BiasCorrected(beta1),
+        weight_decay=weight_decay,
+        **{"decoupled_weight_decay": False, **options},
+    )
+
+
+@method
+def adamw(
+    params: Any,
+    lr: Any = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+    **options: Any,
+) -> SuperAdam:
+    r"""AdamW: Adam with decoupled weight decay.
+
+    $$x_{t+1} = (1 - \gamma w) x_t - \gamma \hat m_t / (\sqrt{\hat v_t} + \varepsilon)$$
+
+    Loshchilov and Hutter 2019. Equals `torch.optim.AdamW`.
+
+    >>> import torch
+    >>> adamw(torch.nn.Linear(3, 1)).param_groups[0]["decoupled_weight_decay"]
+    True
+    """
+    return adam(params, lr, betas, eps, weight_decay, **{"decoupled_weight_decay": True, **options})
+
+
+@method
+def amsgrad(
+    params: Any,
+    lr: Any = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    *,
+    bias_correction: bool = True,
+    **options: Any,
+) -> SuperAdam:
+    r"""AMSGrad: Adam whose second moment never shrinks.
+
+    $$x_{t+1} = x_t - \gamma \hat m_t / (\sqrt{\max_{i \le t} v_i/(1-\beta_2^t)} + \varepsilon)$$
+
+    Reddi et al. 2018. Equals `torch.optim.Adam(amsgrad=True)`; `bias_correction=False` is equation (4) of the
+    SUPER-ADAM paper.
+
+    >>> import torch
+    >>> amsgrad(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["type"]
+    'AMSGrad'
+    """
+    beta1, beta2 = checked(betas)
+    if not bias_correction:
+        options = {"decoupled_weight_decay": False, "schedule": uncorrected(beta1), **options}
+        return SuperAdam(params, lr, matrix=AMSGrad(beta2, eps), weight_decay=weight_decay, **options)
+    matrix = AMSGrad(beta2, eps, bias_correction=True)
+    return adam(params, lr, betas, eps, weight_decay, matrix=matrix, **options)
+
+
+@method
+def yogi(
+    params: Any,
+    lr: Any = 1e-2,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-3,
+    weight_decay: float = 0.0,
+    *,
+    initial_accumulator: float = 1e-6,
+    bias_correction: bool = False,
+    **options: Any,
+) -> SuperAdam:
+    r"""Yogi: Adam whose second moment changes slowly in both directions.
+
+    $$v_t = v_{t-1} - (1-\beta_2)\,\mathrm{sign}(v_{t-1} - \hat g_t^2)\, \hat g_t^2$$
+
+    Zaheer et al. 2018. Published packages add Adam's corrections: `bias_correction=True`.
+
+    >>> import torch
+    >>> yogi(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["v_0"]
+    1e-06
+    """
+    beta1, beta2 = checked(betas)
+    return SuperAdam(
+        params,
+        lr,
+        matrix=Yogi(beta2, eps, initial_accumulator, bias_correction),
+        schedule=BiasCorrected(beta1) if bias_correction else uncorrected(beta1),
+        weight_decay=weight_decay,
+        **{"decoupled_weight_decay": False, **options},
+    )
+
+
+@method
+def padam(
+    params: Any,
+    lr: Any = 0.1,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    *,
+    partial: float = 0.125,
+    bias_correction: bool = False,
+    eps_inside: bool = False,
+    **options: Any,
+) -> SuperAdam:
+    r"""Padam: AMSGrad with the second moment to a power p ≤ 1/2.
+
+    $$x_{t+1} = x_t - \gamma m_t / (\hat v_t^{\,p} + \varepsilon)$$
+
+    Chen and Gu 2018. Their code adds Adam's corrections and has $(\hat v_t^{1/2} + \varepsilon)^{2p}$:
+    `bias_correction=True, eps_inside=True`.
+
+    >>> import torch
+    >>> padam(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["power"]
+    0.125
+    """
+    beta1, beta2 = checked(betas)
+    return SuperAdam(
+        params,
+        lr,
+        matrix=AMSGrad(beta2, eps, partial, bias_correction, eps_inside),
+        schedule=BiasCorrected(beta1) if bias_correction else uncorrected(beta1),
+        weight_decay=weight_decay,
+        **{"decoupled_weight_decay": False, **options},
+    )
+
+
+@method
+def generalized_adam(
+    params: Any,
+    lr: Any = 1e-3,
+    *,
+    matrix: Matrix | str | None = None,
+    schedule: Schedule | str | None = None,
+    **options: Any,
+) -> SuperAdam:
+    r"""generalized Adam: momentum with any second moment; AdaFom by default.
+
+    $$x_{t+1} = x_t - \gamma_t m_t / \sqrt{\hat v_t}, \quad \hat v_t = \tfrac1t \textstyle\sum_i \hat g_i^2, \quad
+      \gamma_t = \gamma/\sqrt t$$
+
+    Chen et al. 2019.
+
+    >>> import torch
+    >>> generalized_adam(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["mean"]
+    True
+    """
+    matrix = matrix if matrix is not None else AdaGrad(lam=1e-8, mean=True)
+    schedule = schedule if schedule is not None else BiasCorrected(0.9, power=0.5)
+    return SuperAdam(params, lr, matrix=matrix, schedule=schedule, **options)
+
+
+@method
+def adabound(
+    params: Any,
+    lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    final_lr: float = 0.1,
+    gamma: float = 1e-3,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    *,
+    bias_correction: bool = False,
+    **options: Any,
+) -> SuperAdam:
+    r"""AdaBound: Adam's learning rates between bounds that close in on SGD's.
+
+    $$x_{t+1} = x_t - \mathrm{clip}\bigl(\gamma/(\sqrt{v_t}+\varepsilon),\; \gamma^*(1-\tfrac{1}{st+1}),\;
+      \gamma^*(1+\tfrac{1}{st})\bigr) m_t$$
+
+    Luo et al. 2019. γ* = `final_lr`, s = `gamma`. `bias_correction` corrects $m_t$ and $v_t$. The published code
+    also divides by $1-\beta_1^t$ inside the clip; that is not offered.
+
+    >>> import torch
+    >>> adabound(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["final"]
+    100.0
+    """
+    beta1, beta2 = checked(betas)
+    if not lr > 0:
+        raise ValueError(f"Invalid learning rate: {lr} (the bounds are relative to it, so it must be positive)")
+    return SuperAdam(
+        params,
+        lr,
+        matrix=AdaBound(beta2, eps, final_lr / float(lr), gamma, bias_correction),
+        schedule=BiasCorrected(beta1) if bias_correction else uncorrected(beta1),
+        weight_decay=weight_decay,
+        **{"decoupled_weight_decay": False, **options},
+    )
+
+
+@method
+def adabelief(
+    params: Any,
+    lr: Any = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-16,
+    weight_decay: float = 0.0,
+    **options: Any,
+) -> SuperAdam:
+    r"""AdaBelief: Adam with the gradient's distance to its average in place of its size.
+
+    $$v_t = \beta_2 v_{t-1} + (1-\beta_2)(\hat g_t - m_t)^2 + \varepsilon, \qquad
+      x_{t+1} = x_t - \gamma \hat m_t / (\sqrt{\hat v_t} + \varepsilon)$$
+
+    Zhuang et al. 2020, decoupled weight decay.
+
+    >>> import torch
+    >>> adabelief(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["eps"]
+    1e-16
+    """
+    beta1, beta2 = checked(betas)
+    matrix = Belief(beta1, beta2, lam=eps, eps=eps, bias_correction=True)
+    return SuperAdam(params, lr, matrix=matrix, schedule=BiasCorrected(beta1), weight_decay=weight_decay, **options)

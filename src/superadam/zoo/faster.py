@@ -1,0 +1,171 @@
+"""Variance reduction, transported gradients, curvature; and SUPER-ADAM itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from superadam.estimators import Corrected, Transport
+from superadam.matrices import AccumulatedNorm, DampedLBFGS, EstimateNorm, Matrix, SecondMoment
+from superadam.optimizer import SuperAdam
+from superadam.parts import check
+from superadam.schedules import BiasCorrected, Constant, Paper, Storm
+from superadam.zoo.registry import checked, method
+
+__all__ = ["adam_plus", "mars", "mars_approx", "nigt", "sdlbfgs", "storm", "super_adam"]
+
+
+@method
+def super_adam(
+    params: Any,
+    lr: Any = 1e-3,
+    *,
+    tau: float = 0.0,
+    k: float = 1.0,
+    m: float = 100.0,
+    c: float | None = None,
+    matrix: Matrix | str = "SecondMoment",
+    **options: Any,
+) -> SuperAdam:
+    r"""SUPER-ADAM: the paper's algorithm with the paper's schedules.
+
+    $$x_{t+1} = x_t - \gamma\mu_t H_t^{-1} g_t$$
+
+    With any of the matrices, τ = 0 or 1 (Huang, Li and Huang 2021).
+
+    >>> import torch
+    >>> super_adam(torch.nn.Linear(3, 1), tau=1.0).two_point
+    True
+    """
+    return SuperAdam(params, lr, tau=tau, matrix=matrix, schedule=Paper(k, m, c), **options)
+
+
+@method
+def storm(
+    params: Any, lr: Any = 1.0, *, k: float = 10.0, omega: float = 6.0, c: float = 100.0, **options: Any
+) -> SuperAdam:
+    r"""STORM: variance reduction with one learning rate from the summed gradient norms.
+
+    $$\eta_t = k/(\omega + \textstyle\sum_{i \le t} \|\hat g_i\|^2)^{1/3}, \quad x_{t+1} = x_t - \eta_t g_t, \quad
+      g_{t+1} = \hat g_{t+1} + (1 - c\eta_t^2)(g_t - \nabla f(x_t; \xi_{t+1}))$$
+
+    Cutkosky and Orabona 2019. With $c\eta_t^2$ capped at 1. `lr` multiplies the step only.
+
+    >>> import torch
+    >>> storm(torch.nn.Linear(3, 1)).two_point
+    True
+    """
+    matrix = AccumulatedNorm(1 / 3, omega, k)
+    return SuperAdam(params, lr, tau=1.0, matrix=matrix, schedule=Storm(c), **options)
+
+
+@method
+def nigt(params: Any, lr: Any = 1e-2, *, momentum: float = 0.9, **options: Any) -> SuperAdam:
+    r"""NIGT: normalised momentum of gradients taken ahead.
+
+    $$g_t = \beta g_{t-1} + (1-\beta) \nabla f\bigl(x_t + \tfrac{\beta}{1-\beta}(x_t - x_{t-1})\bigr), \quad
+      x_{t+1} = x_t - \gamma g_t/\|g_t\|$$
+
+    Cutkosky and Mehta 2020.
+
+    >>> import torch
+    >>> nigt(torch.nn.Linear(3, 1)).param_groups[0]["estimator"]["type"]
+    'Transport'
+    """
+    check(0 <= momentum < 1, "momentum", momentum, "0 <= momentum < 1")
+    schedule = Constant(alpha=1 - momentum)
+    return SuperAdam(params, lr, estimator=Transport(), matrix=EstimateNorm(), schedule=schedule, **options)
+
+
+@method
+def adam_plus(
+    params: Any, lr: Any = 0.1, *, beta: float = 0.1, a: float = 1.0, eps_0: float = 1e-8, **options: Any
+) -> SuperAdam:
+    r"""Adam⁺: gradients taken ahead, with the root of their norm as learning rate.
+
+    $$z_{t+1} = (1-\beta) z_t + \beta \nabla f\bigl((1-\tfrac1\beta) x_t + \tfrac1\beta x_{t+1}\bigr), \quad
+      x_{t+1} = x_t - \gamma\beta^a z_t / \max(\|z_t\|^{1/2}, \varepsilon_0)$$
+
+    Liu et al. 2020.
+
+    >>> import torch
+    >>> adam_plus(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["power"]
+    0.5
+    """
+    check(0 < beta <= 1, "beta", beta, "0 < beta <= 1")
+    matrix = EstimateNorm(power=0.5, floor=eps_0, scale=beta**-a)
+    return SuperAdam(params, lr, estimator=Transport(), matrix=matrix, schedule=Constant(alpha=beta), **options)
+
+
+@method
+def mars(
+    params: Any,
+    lr: Any = 3e-3,
+    betas: tuple[float, float] = (0.95, 0.99),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    *,
+    gamma: float = 0.025,
+    clip_corrected: float | None = 1.0,
+    previous_batch: bool = False,
+    **options: Any,
+) -> SuperAdam:
+    r"""MARS: AdamW on a gradient that is corrected by a little variance reduction.
+
+    $$c_t = \hat g_t + \gamma \tfrac{\beta_1}{1-\beta_1} (\hat g_t - \nabla f(x_{t-1}; \xi_t))$$
+
+    Clipped to norm 1 in each tensor, takes the gradient's place in AdamW (Yuan et al. 2024).
+
+    >>> import torch
+    >>> mars(torch.nn.Linear(3, 1)).two_point
+    True
+    """
+    beta1, beta2 = checked(betas)
+    return SuperAdam(
+        params,
+        lr,
+        estimator=Corrected(gamma, 1 - beta1, clip_corrected, previous_batch),
+        matrix=SecondMoment(beta2, eps, bias_correction=True),
+        schedule=BiasCorrected(beta1),
+        weight_decay=weight_decay,
+        **options,
+    )
+
+
+@method
+def mars_approx(params: Any, lr: Any = 3e-3, **options: Any) -> SuperAdam:
+    r"""MARS-approx: MARS with the previous batch's gradient, one evaluation per step.
+
+    $$c_t = \hat g_t + \gamma \tfrac{\beta_1}{1-\beta_1} (\hat g_t - \hat g_{t-1})$$
+
+    Yuan et al. 2024.
+
+    >>> import torch
+    >>> mars_approx(torch.nn.Linear(3, 1)).two_point
+    False
+    """
+    return mars(params, lr, previous_batch=True, **options)
+
+
+@method
+def sdlbfgs(
+    params: Any,
+    lr: Any = 0.1,
+    *,
+    history: int = 10,
+    delta: float = 0.01,
+    tau: float = 0.0,
+    alpha: float = 1.0,
+    **options: Any,
+) -> SuperAdam:
+    r"""SdLBFGS: stochastic damped L-BFGS, a matrix that is not diagonal.
+
+    $$x_{t+1} = x_t - \gamma H_t^{-1} g_t$$
+
+    With $H_t^{-1}$ from the last pairs of moves and gradient differences (Wang et al. 2017), with momentum
+    (`alpha`) or variance reduction (`tau`) if asked.
+
+    >>> import torch
+    >>> sdlbfgs(torch.nn.Linear(3, 1)).two_point
+    True
+    """
+    return SuperAdam(params, lr, tau=tau, matrix=DampedLBFGS(history, delta), schedule=Constant(alpha=alpha), **options)

@@ -1,0 +1,180 @@
+"""SGD, and AdaGrad with its kin: the newest gradient, scaled by all gradients so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from superadam.estimators import Staged
+from superadam.matrices import AccumulatedNorm, AdaDelta, AdaGrad, Identity, SCAdaGrad
+from superadam.optimizer import SuperAdam
+from superadam.parts import check
+from superadam.schedules import Constant
+from superadam.zoo.registry import method
+
+__all__ = ["adadelta", "adagrad", "adagrad_norm", "adaptive_sgd", "sadagrad", "sc_adagrad", "sgd"]
+
+
+@method
+def sgd(
+    params: Any,
+    lr: Any = 1e-3,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    **options: Any,
+) -> SuperAdam:
+    r"""SGD: momentum and nothing else.
+
+    $$b_t = \mathrm{momentum}\; b_{t-1} + (1 - \mathrm{dampening}) \hat g_t, \quad b_1 = \hat g_1, \qquad
+      x_{t+1} = x_t - \gamma b_t$$
+
+    Here $g_t = b_t (1 - \mathrm{momentum})/(1 - \mathrm{dampening})$, with the factor in μ. Equals `torch.optim.SGD`.
+
+    >>> import torch
+    >>> sgd(torch.nn.Linear(3, 1), lr=0.1, momentum=0.9).param_groups[0]["schedule"]["alpha"]
+    0.09999999999999998
+    """
+    check(0 <= momentum < 1, "momentum", momentum, "0 <= momentum < 1")
+    check(0 <= dampening < 1, "dampening", dampening, "0 <= dampening < 1")
+    ratio = (1 - momentum) / (1 - dampening) if momentum > 0 else 1.0
+    return SuperAdam(
+        params,
+        lr,
+        matrix=Identity(),
+        schedule=Constant(mu=1 / ratio, alpha=1 - momentum, first=ratio),
+        weight_decay=weight_decay,
+        **{"decoupled_weight_decay": False, **options},
+    )
+
+
+@method
+def adagrad(
+    params: Any,
+    lr: Any = 1e-2,
+    lr_decay: float = 0.0,
+    weight_decay: float = 0.0,
+    initial_accumulator_value: float = 0.0,
+    eps: float = 1e-10,
+    **options: Any,
+) -> SuperAdam:
+    r"""AdaGrad: a learning rate for every coordinate, from all its squared gradients.
+
+    $$x_{t+1} = x_t - \gamma \hat g_t / (\sqrt{\textstyle\sum_i \hat g_i^2} + \varepsilon)$$
+
+    Duchi et al. 2011. Equals `torch.optim.Adagrad`.
+
+    >>> import torch
+    >>> adagrad(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["type"]
+    'AdaGrad'
+    """
+    return SuperAdam(
+        params,
+        lr,
+        matrix=AdaGrad(lam=eps, v_0=initial_accumulator_value),
+        schedule=Constant(alpha=1.0, decay=lr_decay),
+        weight_decay=weight_decay,
+        **{"decoupled_weight_decay": False, **options},
+    )
+
+
+@method
+def sc_adagrad(params: Any, lr: Any = 0.1, *, xi1: float = 0.1, xi2: float = 0.1, **options: Any) -> SuperAdam:
+    r"""SC-AdaGrad: AdaGrad without the root, for strongly convex problems.
+
+    $$x_{t+1} = x_t - \gamma \hat g_t / (v_t + \xi_1 e^{-\xi_2 v_t}), \quad v_t = \textstyle\sum_i \hat g_i^2$$
+    (Mukkamala and Hein 2017).
+
+    >>> import torch
+    >>> sc_adagrad(torch.nn.Linear(3, 1), xi1=0.2).param_groups[0]["matrix"]["xi1"]
+    0.2
+    """
+    return SuperAdam(params, lr, matrix=SCAdaGrad(xi1, xi2), schedule=Constant(alpha=1.0), **options)
+
+
+@method
+def sadagrad(
+    params: Any,
+    lr: Any = 0.1,
+    *,
+    length: int = 100,
+    growth: float = 2.0,
+    shrink: float = 0.5,
+    lam: float = 1.0,
+    **options: Any,
+) -> SuperAdam:
+    r"""SAdaGrad: AdaGrad in stages, each from the average of the last one.
+
+    $$x_{t+1} = x_{\text{stage}} - \gamma_k H_t^{-1} \textstyle\sum_{i \text{ in stage}} \hat g_i, \quad
+      H_t = \lambda + \sqrt{\textstyle\sum_{i \text{ in stage}} \hat g_i^2}$$
+
+    Chen et al. 2018, with stages of given length.
+
+    >>> import torch
+    >>> sadagrad(torch.nn.Linear(3, 1), length=20).param_groups[0]["estimator"]["length"]
+    20
+    """
+    return SuperAdam(
+        params,
+        lr,
+        estimator=Staged(length, growth, shrink),
+        matrix=AdaGrad(lam=lam),
+        schedule=Constant(alpha=1.0),
+        **options,
+    )
+
+
+@method
+def adadelta(
+    params: Any, lr: Any = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0.0, **options: Any
+) -> SuperAdam:
+    r"""AdaDelta: the ratio of averaged steps to averaged gradients.
+
+    $$x_{t+1} = x_t - \gamma \sqrt{u_{t-1}+\varepsilon}\, \hat g_t / \sqrt{v_t+\varepsilon}$$
+
+    Zeiler 2012. Equals `torch.optim.Adadelta`.
+
+    >>> import torch
+    >>> adadelta(torch.nn.Linear(3, 1), rho=0.95).param_groups[0]["matrix"]["rho"]
+    0.95
+    """
+    return SuperAdam(
+        params,
+        lr,
+        matrix=AdaDelta(rho, eps),
+        schedule=Constant(alpha=1.0),
+        weight_decay=weight_decay,
+        **{"decoupled_weight_decay": False, **options},
+    )
+
+
+@method
+def adagrad_norm(params: Any, lr: Any = 1.0, *, b_0: float = 0.1, **options: Any) -> SuperAdam:
+    r"""AdaGrad-Norm: one learning rate from the summed gradient norms.
+
+    $$x_{t+1} = x_t - \gamma \hat g_t / b_t, \quad b_t^2 = b_0^2 + \textstyle\sum_{i \le t} \|\hat g_i\|^2$$
+
+    Ward et al. 2019.
+
+    >>> import torch
+    >>> adagrad_norm(torch.nn.Linear(3, 1), b_0=0.5).param_groups[0]["matrix"]["omega"]
+    0.25
+    """
+    return SuperAdam(params, lr, matrix=AccumulatedNorm(omega=b_0**2), schedule=Constant(alpha=1.0), **options)
+
+
+@method
+def adaptive_sgd(
+    params: Any, lr: Any = 1.0, *, k: float = 1.0, omega: float = 1.0, eps: float = 0.0, **options: Any
+) -> SuperAdam:
+    r"""adaptive SGD: one learning rate from the norms of the past gradients only.
+
+    $$x_{t+1} = x_t - k \hat g_t / (\omega + \textstyle\sum_{i < t} \|\hat g_i\|^2)^{1/2+\varepsilon}$$
+
+    Li and Orabona 2019. Times `lr`.
+
+    >>> import torch
+    >>> adaptive_sgd(torch.nn.Linear(3, 1), eps=0.1).param_groups[0]["matrix"]["power"]
+    0.6
+    """
+    matrix = AccumulatedNorm(0.5 + eps, omega, k, past=True)
+    return SuperAdam(params, lr, matrix=matrix, schedule=Constant(alpha=1.0), **options)

@@ -1,0 +1,84 @@
+"""Methods by name."""
+
+from __future__ import annotations
+
+import fnmatch
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from superadam.optimizer import SuperAdam
+from superadam.parts import nearest
+from superadam.presets import PRESETS
+from superadam.schedules import Constant
+
+Builder = Callable[..., SuperAdam]
+METHODS: dict[str, Builder] = {}
+"""Every builder by name."""
+
+
+def method(build: Builder) -> Builder:
+    """Make a builder known to `create` and `list_methods`, under its own name."""
+    METHODS[build.__name__] = build
+    return build
+
+
+def create(name: str, params: Any, *, preset: str | None = None, **options: Any) -> SuperAdam:
+    """A method by name, optionally with the settings of one of the paper's experiments.
+
+    Args:
+        name: a name of `list_methods`. params: as for `SuperAdam`. preset: "cifar10", "cifar100", "imagenet",
+        "wikitext2-lstm" or "wikitext2-transformer". Options given beside it win. options: the builder's, then those
+        of `SuperAdam`.
+
+    >>> import torch
+    >>> opt = create("super_adam", torch.nn.Linear(3, 1), preset="imagenet", tau=1)
+    >>> opt.param_groups[0]["lr"]
+    0.01
+    """
+    if name not in METHODS:
+        raise ValueError(f"Unknown method {name!r}: {nearest(name, METHODS)}")
+    if preset is not None:
+        options = {**_preset(name, preset, options), **options}
+    return METHODS[name](params, **options)
+
+
+def list_methods(pattern: str = "*") -> dict[str, str]:
+    """The methods whose names match, each with a line on what it is.
+
+    >>> list_methods("*storm*")
+    {'storm': 'variance reduction with one learning rate from the summed gradient norms'}
+    """
+    names = fnmatch.filter(METHODS, pattern)
+    if not names:
+        raise ValueError(f"No method matches {pattern!r}: {nearest(pattern, METHODS)}")
+    return {name: _headline(METHODS[name]) for name in sorted(names)}
+
+
+def _headline(build: Builder) -> str:
+    line = (inspect.getdoc(build) or "").splitlines()[0]
+    return line.split(": ", 1)[1].rstrip(".")
+
+
+def _preset(name: str, task: str, options: dict[str, Any]) -> dict[str, Any]:
+    if task not in PRESETS:
+        raise ValueError(f"Unknown preset {task!r}: {nearest(task, PRESETS)}")
+    key = name
+    if name == "super_adam":
+        key = "super_adam tau=0" if options.get("tau", 0) == 0 else "super_adam tau=1"
+    if key not in PRESETS[task]:
+        raise ValueError(f"The paper has no settings of {name} for {task}: it has {', '.join(sorted(PRESETS[task]))}")
+    return PRESETS[task][key]
+
+
+def checked(betas: tuple[float, float]) -> tuple[float, float]:
+    """Adam's two averaging weights, if they are ones."""
+    for i, beta in enumerate(betas):
+        if not 0 <= beta < 1:
+            raise ValueError(f"Invalid beta parameter at index {i}: {beta}")
+    return betas
+
+
+def uncorrected(beta: float) -> Constant:
+    """An average that starts at zero and is left so: g_1 = (1-β) ĝ_1."""
+    return Constant(alpha=1 - beta, first=1 - beta)
