@@ -66,7 +66,7 @@ def super_adam(
 ) -> Trajectory:
     """Run SUPER-ADAM from x_1 on the samples ξ_1, …, ξ_T.
 
-    `case` is the adaptive matrix: "1", "2", "3", "4a", "4b", or a rule of your own. `mu` and `alpha` replace the paper's
+    `case` is the adaptive matrix: "1", "2", "3", "4a", "4b", or a rule. `mu` and `alpha` replace the paper's
     schedules.
 
     >>> quadratic = lambda x, xi: x - xi
