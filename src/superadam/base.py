@@ -27,6 +27,7 @@ class ComposedOptimizer(Optimizer):
         self.gradient_evaluations = 0
         self._modules: list[nn.Module] = []
         self._open: replay.Batch | None = None  # the batch of which the first half-step is done
+        self._last: replay.Half | None = None  # the last half-step
         self._parts_of: dict[Hashable, Composition] = {}
         self._scalars: dict[Matrix, dict[str, Tensor]] = {}
         if isinstance(params, nn.Module):
@@ -62,6 +63,8 @@ class ComposedOptimizer(Optimizer):
         chunks = []
         for group in self.param_groups:
             parts = self._parts(group)
+            if parts.matrix.scalars and parts.matrix not in self._scalars:
+                self._tie_scalars()
             alike: dict[Hashable, list[Tensor]] = {}
             for p in group["params"]:
                 state = self.state.get(p, {})
@@ -115,15 +118,19 @@ class ComposedOptimizer(Optimizer):
         return self._scalars[matrix]
 
     def _tie_scalars(self) -> None:
-        """After loading, every parameter has its own copy of the scalars: make them one again."""
+        """One tensor for all parameters of a matrix, after loading, or after a change of a matrix's options."""
         self._scalars = {}
+        taken: set[int] = set()
         for group in self.param_groups:
             _, matrix, _ = self._parts(group)
             for p in group["params"]:
                 state = self.state.get(p, {})
                 if matrix.scalars and matrix.scalars[0] in state:
-                    shared = self._scalars.setdefault(matrix, {name: state[name] for name in matrix.scalars})
-                    state.update(shared)
+                    if matrix not in self._scalars:
+                        own = {n: state[n].clone() if id(state[n]) in taken else state[n] for n in matrix.scalars}
+                        taken.update(map(id, own.values()))
+                        self._scalars[matrix] = own
+                    state.update(self._scalars[matrix])
 
     def _check_gradients(self) -> None:
         """Refuse what cannot be used, before anything is changed."""
@@ -164,10 +171,13 @@ class ComposedOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned. Options are those that were saved; a different composition is refused."""
-        with checkpoints.watched(self) as loaded:
+        with checkpoints.watched(self):
             super().load_state_dict(state_dict)
-        checkpoints.keep_dtypes(self, loaded["state"])
-        self._open = None
+
+    def _loaded(self, loaded: dict[str, Any]) -> None:
+        """Before the user's own post hooks."""
+        checkpoints.keep_dtypes(self, loaded)
+        self._open = self._last = None
         self._tie_scalars()
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
 
@@ -178,6 +188,7 @@ class ComposedOptimizer(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._parts_of = {}
+        self._last = None
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
         self._tie_scalars()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from superadam import options
 from superadam.chunks import real, state_dtype
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _ALWAYS = {"step", "gamma", "restarted"}
 
 
 @contextmanager
-def watched(opt: ComposedOptimizer) -> Iterator[dict[str, Any]]:
+def watched(opt: ComposedOptimizer) -> Iterator[None]:
     """See the dict that torch loads, after the user's own hooks, and refuse it before anything is changed."""
     loaded: dict[str, Any] = {}
 
@@ -27,11 +28,15 @@ def watched(opt: ComposedOptimizer) -> Iterator[dict[str, Any]]:
         _check_composition(opt, state_dict)
         loaded.update(state_dict)
 
-    handle = opt.register_load_state_dict_pre_hook(look)
+    handles = [
+        opt.register_load_state_dict_pre_hook(look),
+        opt.register_load_state_dict_post_hook(lambda _: opt._loaded(loaded), prepend=True),
+    ]
     try:
-        yield loaded
+        yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> None:
@@ -60,18 +65,21 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                         f"The checkpoint does not fit the parameters: {name!r} of parameter {index} has shape "
                         f"{tuple(state[name].shape)}, expected {tuple(real(p).shape)}"
                     )
+        options.normalised({**opt.defaults, **saved})
 
 
-def keep_dtypes(opt: ComposedOptimizer, saved: dict[Any, dict[str, Any]]) -> None:
+def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
     """Undo torch's cast of every state tensor to its parameter's dtype, and share no memory with the checkpoint."""
-    params = [p for group in opt.param_groups for p in group["params"]]
-    capturable = {p: group["capturable"] for group in opt.param_groups for p in group["params"]}
-    for index, p in enumerate(params):
-        for name, value in saved.get(index, {}).items():
-            if name == "step":
-                opt.state[p]["step"] = _step(value, p, capturable[p])
-            elif isinstance(value, Tensor):
-                opt.state[p][name] = value.detach().to(p.device, state_dtype(p), copy=True)
+    for group, saved in zip(opt.param_groups, loaded["param_groups"], strict=True):
+        estimator, matrix, _ = opt._parts(group)
+        for index, p in zip(saved["params"], group["params"], strict=True):
+            for name, value in loaded["state"].get(index, {}).items():
+                if name == "step":
+                    opt.state[p]["step"] = _step(value, p, group["capturable"])
+                elif isinstance(value, Tensor):
+                    shaped = name in (*estimator.buffers, *matrix.buffers)  # scalars and gamma have dtypes of their own
+                    dtype = state_dtype(p) if shaped else value.dtype
+                    opt.state[p][name] = value.detach().to(p.device, dtype, copy=True)
 
 
 def _step(value: int | Tensor, p: Tensor, capturable: bool) -> int | Tensor:

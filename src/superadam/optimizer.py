@@ -191,6 +191,8 @@ class SuperAdam(ComposedOptimizer):
                 "gradients, computes the loss and calls backward; or loop "
                 "`for batch in superadam.twice(loader):`, where each batch comes twice."
             )
+        if half == self._last:
+            raise RuntimeError("Half-steps out of order: step() was called twice in one turn of the `twice` loop.")
         if self._open is not (half.batch if half.second else None):
             missed = "this batch's first turn" if half.second else "the last batch's second turn"
             raise RuntimeError(
@@ -205,6 +207,7 @@ class SuperAdam(ComposedOptimizer):
         else:
             self._to_next_point()
             self._open = half.batch
+        self._last = half
 
     def _evaluate(self, closure: Callable[[], float]) -> float:
         with torch.enable_grad():
@@ -351,7 +354,7 @@ class SuperAdam(ComposedOptimizer):
     def _void(self) -> None:
         """The second evaluation of a batch failed, after the move to x_t: keep x_t, which is as it should be, and drop
         the batch, of which g holds one half."""
-        self._open = None
+        self._open = self._last = None
         for p, state in self.state.items():
             if "paired" in state:
                 self._forget(p)

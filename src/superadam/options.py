@@ -68,10 +68,9 @@ def refuse_misspelt(group: dict[str, Any], known: dict[str, Any]) -> None:
 def normalised(options: dict[str, Any]) -> dict[str, Any]:
     """A copy with every value checked, and the matrix and the schedule as plain data."""
     lr, wd, clip = options["lr"], options["weight_decay"], options["clip"]
-    if isinstance(lr, Tensor):
-        if lr.numel() != 1:
-            raise ValueError("Tensor lr must be 1-element")
-    elif not lr >= 0:
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError("Tensor lr must be 1-element")
+    if not (isinstance(lr, Tensor) and lr.device.type != "cpu") and not lr >= 0:
         raise ValueError(f"Invalid learning rate: {lr}")
     if not (wd >= 0 and math.isfinite(wd)):
         raise ValueError(f"Invalid weight_decay value: {wd}")
