@@ -110,7 +110,7 @@ class Chunk:
     @property
     def grad(self) -> Tensor:
         """The newest gradient, in the dtype of the state, with the sign of a minimisation."""
-        grad = _join([real(cast(Tensor, p.grad)).to(state_dtype(p)) for p in self.params])
+        grad = _join([real(cast(Tensor, p.grad).resolve_conj()).to(state_dtype(p)) for p in self.params])
         if self.group["maximize"]:
             grad = -grad
         if self.group["weight_decay"] != 0 and not self.group["decoupled_weight_decay"]:

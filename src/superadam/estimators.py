@@ -29,7 +29,7 @@ class Estimator(Part, kind="estimator"):
     """
 
     buffers: ClassVar[tuple[str, ...]] = ("g",)
-    tau: ClassVar[float] = 0.0
+    tau = 0.0  # no ClassVar: a subclass may make it an option, in its own place
     """What a schedule takes for τ."""
     counts_on_host: ClassVar[bool] = False
     """Whether it must know t as a number, which `capturable` forbids."""
@@ -68,7 +68,7 @@ class Recursive(Estimator):
     $(1-\alpha_t)(g_{t-1} - \tau q)$ before the move, plus $(\alpha_t + (1-\alpha_t)\tau)\nabla f(x_t; \xi_t)$ after it.
     """
 
-    tau: float = 0.0  # type: ignore[misc]
+    tau: float = 0.0
 
     def __post_init__(self) -> None:
         check(0 <= self.tau <= 1, "tau", self.tau, "0 <= tau <= 1")
@@ -107,7 +107,7 @@ class Corrected(Estimator):
     Corrected(tau=0.025, alpha=0.05, bound=1.0, previous_batch=False)
     """
 
-    tau: float = 0.025  # type: ignore[misc]
+    tau: float = 0.025
     alpha: float = 0.05
     bound: float | None = 1.0
     previous_batch: bool = False

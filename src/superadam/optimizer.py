@@ -286,7 +286,7 @@ class SuperAdam(ComposedOptimizer):
         """Bound the norm of g_t, over all parameters with an equal bound."""
         for bound in {c.group["clip"] for c in chunks} - {None}:
             clipped = [c for c in chunks if c.group["clip"] == bound]
-            squares = [norm2(c.g) for c in clipped]
+            squares = [norm2(c.g.clone() if c.group["differentiable"] else c.g) for c in clipped]
             norm = torch.stack([s.to(squares[0]) for s in squares]).sum().sqrt()
             factor = (bound / norm).clamp(max=1.0)
             for c in clipped:
@@ -302,6 +302,8 @@ class SuperAdam(ComposedOptimizer):
     def _move(self, c: Chunk, gamma: Scalar) -> None:
         """Lines 9 and 10: x_{t+1} = x_t - γ μ_t H_t⁻¹ g_t, as X = R^d."""
         c.estimator.rebase(c)
+        if isinstance(gamma, Tensor):
+            gamma = gamma.to(c.params[0].device)
         x, eta = c.x, gamma * c.mu
         g = c.g.clone() if c.group["differentiable"] else c.g
         if c.group["weight_decay"] != 0 and c.group["decoupled_weight_decay"]:
@@ -323,7 +325,6 @@ class SuperAdam(ComposedOptimizer):
 
     # ---------------------------------------------------------------------------------- ending and restarting
 
-    @torch.no_grad()
     def flush(self) -> None:
         """Take the moves that are still pending, at the end of training with τ > 0.
 
@@ -332,13 +333,14 @@ class SuperAdam(ComposedOptimizer):
         """
         if self._open is not None:
             raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
-        pending = self._chunks(lambda p, state: (_key(state["gamma"]),) if "gamma" in state else None)
-        self._solve_jointly(pending)
-        for c in pending:
-            self._move(c, c.states[0]["gamma"])
-            c.drop("gamma")
-        for c in self._chunks(lambda p, state: True if "g" in state else None):
-            c.estimator.settle(c)
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            pending = self._chunks(lambda p, state: (_key(state["gamma"]),) if "gamma" in state else None)
+            self._solve_jointly(pending)
+            for c in pending:
+                self._move(c, c.states[0]["gamma"])
+                c.drop("gamma")
+            for c in self._chunks(lambda p, state: True if "g" in state else None):
+                c.estimator.settle(c)
 
     def restart(self) -> None:
         """Forget g: the next gradient of every parameter is its g, as at the start. H and the step counts stay.
@@ -369,8 +371,10 @@ class SuperAdam(ComposedOptimizer):
 def _gamma(group: dict[str, Any]) -> Scalar:
     """γ as a number where that needs no synchronisation with a device."""
     lr = group["lr"]
-    on_host = isinstance(lr, Tensor) and lr.device.type == "cpu" and not group["capturable"] and not lr.requires_grad
-    return cast(Scalar, float(lr) if on_host else lr)
+    if not isinstance(lr, Tensor):
+        return cast(float, lr)
+    on_host = lr.device.type == "cpu" and not group["capturable"] and not lr.requires_grad
+    return float(lr) if on_host else lr.reshape(())
 
 
 def _key(gamma: Scalar | None) -> Hashable:

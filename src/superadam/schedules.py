@@ -15,7 +15,7 @@ A schedule of one's own is a subclass with two methods; its fields are its optio
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class Schedule(Part, kind="schedule"):
     t is a number, or a tensor if the optimizer is `capturable`; arithmetic works on both.
     """
 
-    first: ClassVar[float] = 1.0
+    first = 1.0  # no ClassVar: a subclass may make it an option, in its own place
     """α_1. With 1, g_1 = ∇f(x_1; ξ_1), as in line 2 of the paper."""
 
     def mu_t(self, t: Number, tau: float) -> Number:
@@ -109,7 +109,7 @@ class Constant(Schedule):
 
     mu: float = 1.0
     alpha: float = 0.1
-    first: float = 1.0  # type: ignore[misc]
+    first: float = 1.0
     decay: float = 0.0
 
     def __post_init__(self) -> None:
