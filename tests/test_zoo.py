@@ -1,5 +1,6 @@
 """The zoo: every method equals the published one, trains, can be saved, and is found by its name."""
 
+import inspect
 import io
 import math
 
@@ -58,7 +59,7 @@ def run_100(problem, build, options, layout):
     """x after each of 100 steps."""
     params = problem.params()
     if layout == "groups":
-        lr = options.pop("lr", 1e-3)
+        lr = options.pop("lr", inspect.signature(build).parameters["lr"].default)
         params_or_groups = [{"params": params[:2], "lr": lr}, {"params": params[2:], "lr": lr / 3}]
     else:
         params_or_groups = params
@@ -342,7 +343,7 @@ OF_PAPERS = {
     "mars-unbounded": (plain_mars, {"bound": None, "gamma": 0.1}),
     "mars_approx": (plain_mars, {"approx": True}),
     "mars_approx-other": (plain_mars, {"approx": True, "lr": 0.02, "betas": (0.8, 0.9), "gamma": 0.3, "bound": 0.5}),
-    "sdlbfgs": (plain_sdlbfgs, {"lr": 0.02}),
+    "sdlbfgs": (plain_sdlbfgs, {"lr": 0.02, "delta": 1.0}),  # with a smaller δ rounding errors grow fast
     "sdlbfgs-short": (plain_sdlbfgs, {"lr": 0.02, "history": 3, "delta": 0.5}),
 }
 RENAMED = {"p": "partial", "v_0": "initial_accumulator", "bound": "clip_corrected"}
@@ -408,13 +409,12 @@ def test_generalized_adam_takes_any_momentum_and_second_moment():
     params = problem.params()
     opt = create("generalized_adam", params, lr=0.05, schedule=UncorrectedFom())
     equal(train(problem, opt, params, SAMPLES)[1], expected[-1], 1e-10)
+
+    expected = plain_yogi(problem.grad, problem.x_1, SAMPLES, bias_correction=True)
     params = problem.params()
-    opt = create("generalized_adam", params, matrix="yogi", schedule=schedules.BiasCorrected(0.9))
-    expected = plain_yogi(problem.grad, problem.x_1, SAMPLES, lr=1e-3)
-    m = Stochastic().params()
-    train(problem, opt, params, SAMPLES)
-    assert opt.param_groups[0]["matrix"]["type"] == "Yogi"
-    assert len(m) == len(params)
+    matrix = matrices.Yogi(bias_correction=True)
+    opt = create("generalized_adam", params, lr=0.01, matrix=matrix, schedule="bias_corrected")
+    equal(train(problem, opt, params, SAMPLES)[1], expected[-1], 1e-10)
 
 
 @pytest.mark.parametrize("foreach", [False, True], ids=["per-tensor", "foreach"])
@@ -451,27 +451,29 @@ def test_gradients_are_taken_ahead(name, plain, options, foreach):
     equal(problem.join(half).detach(), xs[20], 1e-10)
 
 
-def test_restart_begins_as_the_method_does():
-    """After restart() the next step is a first step: SGD's is γ ĝ, whatever its momentum; Yogi's has m = (1-β) ĝ."""
-    problem = Stochastic()
-    for name, options in (
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
         ("sgd", {"lr": 0.01, "momentum": 0.9}),
-        ("yogi", {"betas": (0.9, 0.0), "initial_accumulator": 0.0}),
+        ("adabound", {"betas": (0.9, 0.0)}),  # its g_1 is (1-β) ĝ_1, an average that starts at zero
         ("adam", {"betas": (0.9, 0.0)}),
-    ):
-        params = problem.params()
-        opt = create(name, params, **options)
-        train(problem, opt, params, SAMPLES[:9])
-        opt.restart()
-        fresh = [p.detach().clone().requires_grad_() for p in params]
-        other = create(name, fresh, **options)
-        if name == "yogi":  # v depends on v_(t-1), and stays
-            for p, q in zip(params, fresh, strict=True):
-                opt.state[p]["v"].zero_()
-                assert q.shape == p.shape
-        opt.step(problem.closure(opt, params, 11))
-        other.step(problem.closure(other, fresh, 11))
-        equal(problem.join(params).detach(), problem.join(fresh).detach(), 1e-10)
+        ("nigt", {}),
+        ("storm", {}),
+    ],
+)
+def test_restart_begins_as_the_method_does(name, options):
+    """After restart() the next gradient makes the g that a first one makes."""
+    problem = Stochastic()
+    params = problem.params()
+    opt = create(name, params, **options)
+    train(problem, opt, params, SAMPLES[:9])
+    opt.restart()
+    fresh = [p.detach().clone().requires_grad_() for p in params]
+    other = create(name, fresh, **options)
+    opt.step(problem.closure(opt, params, 11))
+    other.step(problem.closure(other, fresh, 11))
+    for p, q in zip(params, fresh, strict=True):
+        equal(opt.state[p]["g"], other.state[q]["g"], 1e-10)
 
 
 # ------------------------------------------------------------------------------------------------- curvature
@@ -511,20 +513,16 @@ class NoisyQuadratic:
 
 
 def test_sdlbfgs_beats_sgd_on_an_ill_conditioned_noisy_quadratic():
-    """Condition number 1000, 400 gradient evaluations each, both at the best learning rate of a grid: the loss of
-    SdLBFGS, which takes two gradients per step, is more than 10 times smaller than that of SGD with momentum or
-    without."""
+    """Condition number 1000, 400 gradient evaluations, each at the best learning rate of a grid: the loss of SdLBFGS,
+    which takes two gradients per step, is more than 1000 times smaller than SGD's."""
     problem = NoisyQuadratic()
-    grid = [10.0**-e for e in range(5)]
+    grid = [1.0, 0.5, 0.2, 0.1, 0.01, 2e-3, 1.5e-3, 1e-3, 5e-4, 1e-4]
 
-    def best(name, **options):
-        losses = [problem.run(lambda p, lr=lr: create(name, p, lr=lr, **options), 400) for lr in grid]
+    def best(name):
+        losses = [problem.run(lambda p, lr=lr: create(name, p, lr=lr), 400) for lr in grid]
         return min(loss for loss in losses if math.isfinite(loss))
 
-    curvature = best("sdlbfgs")
-    assert 10 * curvature < best("sgd")
-    assert 10 * curvature < best("sgd", momentum=0.9)
-    assert curvature < 1e-3 * problem.mean_loss(problem.x_1)
+    assert 1000 * best("sdlbfgs") < best("sgd")
 
 
 @pytest.mark.parametrize("history", [1, 4, 20])
@@ -868,7 +866,7 @@ SENSIBLE = {
         "schedule": schedules.Storm(c=1.0),
         "lr": 0.3,
     },
-    "STORM's momentum, normalised": {"matrix": "EstimateNorm", "schedule": schedules.Storm(c=0.05), "lr": 0.02},
+    "STORM's momentum, normalised": {"matrix": "EstimateNorm", "schedule": schedules.Storm(c=5.0), "lr": 0.03},
     "stages of SC-AdaGrad": {
         "estimator": estimators.Staged(length=20),
         "matrix": matrices.SCAdaGrad(xi1=1.0),

@@ -66,6 +66,9 @@ class Recursive(Estimator):
 
     The sum is formed in two halves, so that one buffer holds it all:
     $(1-\alpha_t)(g_{t-1} - \tau q)$ before the move, plus $(\alpha_t + (1-\alpha_t)\tau)\nabla f(x_t; \xi_t)$ after it.
+
+    >>> Recursive(tau=1.0).two_point
+    True
     """
 
     tau: float = 0.0

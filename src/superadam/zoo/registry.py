@@ -56,8 +56,8 @@ def list_methods(pattern: str = "*") -> dict[str, str]:
 
 
 def _headline(build: Builder) -> str:
-    line = (inspect.getdoc(build) or "").splitlines()[0]
-    return line.split(": ", 1)[1].rstrip(".")
+    line = (inspect.getdoc(build) or "").partition("\n")[0]
+    return line.split(": ", 1)[-1].rstrip(".")
 
 
 def _preset(name: str, task: str, options: dict[str, Any]) -> dict[str, Any]:
