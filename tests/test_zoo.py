@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import itertools
 import math
 
 import numpy as np
@@ -59,7 +60,7 @@ def run_100(problem, build, options, layout):
     """x after each of 100 steps."""
     params = problem.params()
     if layout == "groups":
-        lr = options.pop("lr", inspect.signature(build).parameters["lr"].default)
+        lr = options.pop("lr") if "lr" in options else inspect.signature(build).parameters["lr"].default
         params_or_groups = [{"params": params[:2], "lr": lr}, {"params": params[2:], "lr": lr / 3}]
     else:
         params_or_groups = params
@@ -533,7 +534,6 @@ def test_lbfgs_direction_on_a_quadratic(history):
     opt = create("sdlbfgs", [x], lr=0.2, history=history)
     points = []
     for _ in range(9):
-        opt.zero_grad()
 
         def closure():
             opt.zero_grad()
@@ -546,7 +546,7 @@ def test_lbfgs_direction_on_a_quadratic(history):
     opt.flush()
     direction = (points[-1] - x.detach()) / 0.2
 
-    s = torch.stack([b - a for a, b in zip(points, points[1:], strict=False)])[-history:]
+    s = torch.stack([b - a for a, b in itertools.pairwise(points)])[-history:]
     y = s @ problem.A
     sy, ss, yy = (s * y).sum(1), (s * s).sum(1), (y * y).sum(1)
     assert (sy**2 > 0.25 * ss * yy).all()  # no pair is damped
@@ -583,10 +583,30 @@ def test_lbfgs_is_a_descent_direction_even_where_f_is_concave():
 
 # --------------------------------------------------------------------------------------------------- by name
 
-ISSUE_LIST = (
-    "sgd adagrad sc_adagrad sadagrad adadelta adam adamw amsgrad yogi padam generalized_adam adabound adabelief "
-    "adagrad_norm adaptive_sgd storm nigt adam_plus mars mars_approx sdlbfgs super_adam"
-).split()
+ISSUE_LIST = [
+    "sgd",
+    "adagrad",
+    "sc_adagrad",
+    "sadagrad",
+    "adadelta",
+    "adam",
+    "adamw",
+    "amsgrad",
+    "yogi",
+    "padam",
+    "generalized_adam",
+    "adabound",
+    "adabelief",
+    "adagrad_norm",
+    "adaptive_sgd",
+    "storm",
+    "nigt",
+    "adam_plus",
+    "mars",
+    "mars_approx",
+    "sdlbfgs",
+    "super_adam",
+]
 
 
 def test_every_method_is_listed_and_can_be_created():
@@ -619,11 +639,14 @@ def test_unknown_methods_without_a_likeness_get_the_list():
         create("zzz", torch.nn.Linear(2, 1))
 
 
-def test_wrong_options_are_refused():
-    model = torch.nn.Linear(2, 1)
+def test_unknown_options_get_a_suggestion():
     with pytest.raises(TypeError, match="did you mean 'foreach'"):
-        create("adam", model, foreahc=True)
-    for name, options in (
+        create("adam", torch.nn.Linear(2, 1), foreahc=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
         ("adam", {"betas": (1.0, 0.9)}),
         ("adam", {"betas": (0.9, -0.1)}),
         ("adam", {"eps": -1.0}),
@@ -641,11 +664,13 @@ def test_wrong_options_are_refused():
         ("storm", {"c": 0.0}),
         ("sdlbfgs", {"history": 0}),
         ("yogi", {"initial_accumulator": -1.0}),
-        # the first step would divide by (ω + an empty sum) = 0
-        ("adaptive_sgd", {"omega": 0.0}),
-    ):
-        with pytest.raises(ValueError, match="Invalid"):
-            create(name, model, **options)
+        ("adaptive_sgd", {"omega": 0.0}),  # the first step would divide by ω + an empty sum
+    ],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(name, options):
+    with pytest.raises(ValueError, match="Invalid"):
+        create(name, torch.nn.Linear(2, 1), **options)
 
 
 # FACTS.md, section 1: the paper's settings.
@@ -737,7 +762,7 @@ def test_unknown_presets_are_refused():
         create("yogi", torch.nn.Linear(2, 1), preset="cifar10")
 
 
-# ---------------------------------------------------------------------------------------- compositions that make no sense
+# -------------------------------------------------------------------------------- compositions that make no sense
 
 
 class NamedG(matrices.Matrix):
@@ -871,7 +896,7 @@ SENSIBLE = {
         "estimator": estimators.Staged(length=20),
         "matrix": matrices.SCAdaGrad(xi1=1.0),
         "schedule": schedules.Constant(alpha=1.0),
-        "lr": 1.0,
+        "lr": 30.0,
     },
     "normalised Barzilai-Borwein": {
         "matrix": "BarzilaiBorwein",
@@ -885,7 +910,7 @@ SENSIBLE = {
 @pytest.mark.parametrize("foreach", [False, True], ids=["per-tensor", "foreach"])
 @pytest.mark.parametrize("name", SENSIBLE)
 def test_sensible_compositions_decrease_a_quadratic(name, foreach):
-    """To a tenth of the loss or less, within 300 batches, with a little noise in the gradients."""
+    """To a hundredth of the loss, within 300 batches, with a little noise in the gradients."""
     generator = torch.Generator().manual_seed(3)
     curvature = torch.tensor([1.0, 2.0, 5.0, 1.5], dtype=torch.float64)
     params = [torch.tensor([3.0, -2.0], dtype=torch.float64, requires_grad=True) for _ in range(2)]
@@ -907,7 +932,7 @@ def test_sensible_compositions_decrease_a_quadratic(name, foreach):
 
         opt.step(closure)
     opt.flush()
-    assert loss().item() < 0.1 * first
+    assert loss().item() < 0.01 * first
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.5])
@@ -953,7 +978,7 @@ def test_storms_weight_for_a_parameter_that_joins_late(foreach, capturable):
         for n in range(4):
             opt.zero_grad()
             old = None if n == 0 else opt.state[a]["g"].clone()
-            alpha = None if n == 0 else (1.0 / matrix.H(_state(opt, a)) ** 2).item()
+            alpha = None if n == 0 else (1.0 / matrix.H(StateOf(opt, a)) ** 2).item()
             (a.square().sum() if n < 3 else a.square().sum() + b.square().sum()).backward()
             opt.step()
             if n > 0:
@@ -961,11 +986,37 @@ def test_storms_weight_for_a_parameter_that_joins_late(foreach, capturable):
         equal(opt.state[b]["g"], b.grad, 1e-10)
 
 
-class _state:
+class StateOf:
     """A parameter's state by attributes, as a matrix sees it."""
 
     def __init__(self, opt, p):
         self.__dict__.update(opt.state[p])
+
+
+@pytest.mark.parametrize("name", ISSUE_LIST)
+def test_decoupled_weight_decay_is_what_the_option_says(name):
+    """x_{t+1} is moved by -γ μ_t w x_t in addition: where f is flat, by that alone. A method that cannot, refuses."""
+    x = torch.tensor([5.0, -1.0], dtype=torch.float64, requires_grad=True)
+    try:
+        opt = create(name, [x], lr=0.1, weight_decay=0.5, decoupled_weight_decay=True)
+    except ValueError:
+        assert name == "sadagrad"  # whose moves do not start at x_t
+        return
+    group = opt.param_groups[0]
+    schedule = schedules.Schedule.find(group["schedule"])
+    expected = x.detach().clone()
+
+    def closure():
+        opt.zero_grad()
+        loss = 0.0 * x.sum()
+        loss.backward()
+        return loss
+
+    for t in range(1, 31):
+        opt.step(closure)
+        expected = expected * (1 - 0.1 * schedule.mu_t(t, group["tau"]) * 0.5)
+    opt.flush()
+    equal(x.detach(), expected, 1e-10)
 
 
 # ------------------------------------------------------------------------------------------------- saving

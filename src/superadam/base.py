@@ -101,7 +101,10 @@ class ComposedOptimizer(Optimizer):
         for name in (*estimator.buffers, *matrix.buffers):
             if name not in state:
                 state[name] = torch.full_like(
-                    real(p), matrix.initial(name), dtype=state_dtype(p), memory_format=torch.preserve_format
+                    real(p),
+                    matrix.initial(name) if name in matrix.buffers else 0.0,
+                    dtype=state_dtype(p),
+                    memory_format=torch.preserve_format,
                 ).detach()
         if matrix.scalars and matrix.scalars[0] not in state:
             state.update(self._shared(matrix))

@@ -82,13 +82,11 @@ class Chunk:
         if name.startswith("__"):
             raise AttributeError(name)
         if name in self.scalars:
-            value: Any = self.scalars[name].to(self.params[0].device)
-        elif name in self.states[0]:
-            value = _join([state[name] for state in self.states])
-        else:
-            raise AttributeError(f"{type(self.matrix).__name__} has no buffer or scalar named {name!r}")
-        self.__dict__[name] = value
-        return value
+            return self.scalars[name].to(self.params[0].device)
+        if name in self.states[0]:
+            value = self.__dict__[name] = _join([state[name] for state in self.states])
+            return value
+        raise AttributeError(f"{type(self.matrix).__name__} has no buffer or scalar named {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if value is not getattr(self, name):
@@ -132,7 +130,7 @@ class Chunk:
 
     @property
     def alpha(self) -> Scalar:
-        return 1.0 if "restarted" in self.states[0] else self.schedule.weight_of(self)
+        return self.schedule.first if "restarted" in self.states[0] else self.schedule.weight_of(self)
 
     def at_step(self, formula: Callable[[Any, float], Any], ahead: int = 0) -> Scalar:
         """A formula of t and τ, at the step count of these parameters or later."""

@@ -246,8 +246,10 @@ class SuperAdam(ComposedOptimizer):
             for p in group["params"]:
                 if p.grad is not None:
                     self._init_state(group, p)
-                elif "paired" in self.state.get(p, {}):
-                    self._forget(p)  # q without its counterpart: half of line 11 is no estimate
+                elif p in self.state:
+                    self._parts(group).matrix.absent(self.state[p])
+                    if "paired" in self.state[p]:
+                        self._forget(p)  # q without its counterpart: half of line 11 is no estimate
 
         def kind(p: Tensor, state: State) -> Hashable:
             return None if p.grad is None else ("paired" in state, "restarted" in state)
@@ -259,7 +261,12 @@ class SuperAdam(ComposedOptimizer):
         for c in chunks:
             if not c.paired:
                 c.count(1)
-            grad = c.estimator.after(c, c.grad)
+            newest = c.grad
+            grad = c.estimator.after(c, newest)
+            if (
+                c.matrix.two_point
+            ):  # which compares ∇f(x_t; ξ_t) with ∇f(x_{t-1}; ξ_t), whatever the estimator made of them
+                grad = newest
             c.matrix.update(c, grad)
             if c.matrix.scalars:
                 home = self._scalars[c.matrix][c.matrix.scalars[0]]

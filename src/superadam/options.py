@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from superadam.chunks import Chunk
-from superadam.estimators import Estimator, Recursive
+from superadam.estimators import Estimator, Recursive, Staged
 from superadam.matrices import EstimateNorm, Matrix
 from superadam.parts import check, nearest
 from superadam.schedules import Schedule
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 # What the state of a parameter, or the view that a part has of it, calls by these names.
-RESERVED = {name for name in dir(Chunk) if not name.startswith("_")} | {"g", "gamma", "q", "dx", "step", "restarted"}
+RESERVED = {name for name in dir(Chunk) if not name.startswith("_")}.union(
+    Chunk.__annotations__, ("gamma", "q", "dx", "step", "restarted", "direction")
+)
 
 
 class Composition(NamedTuple):
@@ -38,7 +40,7 @@ class Composition(NamedTuple):
         elif options["tau"] != 0:
             raise ValueError(f"tau={options['tau']} belongs to the default estimator: give it or estimator=, not both")
         parts = cls(Estimator.find(estimator), Matrix.find(options["matrix"]), Schedule.find(options["schedule"]))
-        taken = RESERVED.intersection((*parts.matrix.buffers, *parts.matrix.scalars))
+        taken = RESERVED.union(parts.estimator.buffers).intersection((*parts.matrix.buffers, *parts.matrix.scalars))
         if taken:
             raise ValueError(f"{parts.matrix} must name its state otherwise: {', '.join(sorted(taken))} is taken")
         for part in parts:
@@ -80,6 +82,10 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
     parts = Composition.of(options)
     if options["capturable"] and parts.estimator.counts_on_host:
         raise ValueError(f"{type(parts.estimator).__name__} counts its steps on the host: use capturable=False")
+    if wd != 0 and options["decoupled_weight_decay"] and isinstance(parts.estimator, Staged):
+        raise ValueError(
+            "Staged moves from the stage's start, which would decay in place of x: decouple no weight decay"
+        )
     if clip is not None and isinstance(parts.matrix, EstimateNorm):
         raise ValueError("clip makes no sense with EstimateNorm, which divides g by its own norm")
     return {

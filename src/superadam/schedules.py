@@ -15,7 +15,7 @@ A schedule of one's own is a subclass with two methods; its fields are its optio
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -174,12 +174,11 @@ class Storm(Schedule):
         return torch.ones_like(t) if isinstance(t, Tensor) else 1.0
 
     def weight_of(self, s: Chunk) -> Scalar:
-        step = s.states[0]["step"]
         # Line 11 comes before line 4, so H is still that of the last step.
         alpha = (self.c / s.matrix.H(s) ** 2).clamp(max=self.cap).to(s.one)
-        if isinstance(step, Tensor):
-            return torch.where(step == 1, s.one, alpha)
-        return self.first if step == 1 else alpha
+        if isinstance(s.t, int):
+            return self.first if s.t == 1 else alpha
+        return torch.where(cast(Tensor, s.t) <= 1, s.one, alpha)
 
     def objection(self, estimator: Any, matrix: Any, schedule: Any) -> str | None:
         if not matrix.multiple_of_identity:

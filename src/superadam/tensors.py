@@ -97,6 +97,12 @@ class TensorList:
     def __abs__(self) -> TensorList:
         return _apply("abs", (self,))
 
+    def __eq__(self, other: Any) -> TensorList:  # type: ignore[override]
+        return _apply("eq", (self, other))
+
+    def __ne__(self, other: Any) -> TensorList:  # type: ignore[override]
+        return _apply("ne", (self, other))
+
     def __lt__(self, other: Any) -> TensorList:
         return _apply("lt", (self, other))
 
@@ -109,6 +115,7 @@ class TensorList:
     def __ge__(self, other: Any) -> TensorList:
         return _apply("ge", (self, other))
 
+    __hash__ = object.__hash__
     __radd__ = __add__
     __rmul__ = __mul__
 

@@ -86,6 +86,9 @@ class Matrix(Part, kind="matrix"):
         """The diagonal of H_t, shaped like the parameters; or a 0-d tensor b for H_t = b I."""
         raise NotImplementedError(f"{type(self).__name__} has no H")
 
+    def absent(self, state: dict[str, Any]) -> None:
+        """A batch had no gradient for a parameter with this state."""
+
     def solve(self, s: Chunk) -> Tensor:
         """H_t⁻¹ g_t, for `s` that holds all parameters that share this matrix."""
         raise NotImplementedError(f"{type(self).__name__} is joint but has no solve")

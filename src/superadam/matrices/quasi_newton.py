@@ -56,16 +56,17 @@ class DampedLBFGS(Matrix):
         return 1.0 if name == "kappa" else 0.0
 
     def update(self, s: Chunk, grad: Tensor) -> None:
-        # Pair 0 is the newest. The tensors of the oldest are written over.
-        for name in ("s", "y"):
-            for state in s.states:
-                tensors = [state[f"{name}{i}"] for i in range(self.history)]
-                for i, tensor in enumerate([tensors[-1], *tensors[:-1]]):
-                    state[f"{name}{i}"] = tensor
+        for state in s.states:
+            self.absent(state)
         if s.paired:
             s.s0, s.y0 = s.dx, grad - s.q
-        else:
-            s.s0.zero_(), s.y0.zero_()
+
+    def absent(self, state: dict[str, Any]) -> None:
+        """Pair 0 is the newest: every pair ages by one, the oldest makes way, and 0 is empty."""
+        for name in ("s", "y") if "s0" in state else ():
+            tensors = [state[f"{name}{i}"] for i in range(self.history)]
+            for i, tensor in enumerate([tensors[-1].zero_(), *tensors[:-1]]):
+                state[f"{name}{i}"] = tensor
 
     def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
         return dot(s.s0, s.y0), norm2(s.s0), norm2(s.y0)

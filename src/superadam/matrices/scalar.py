@@ -51,7 +51,7 @@ class AccumulatedNorm(Matrix):
 
     def __post_init__(self) -> None:
         check(0 < self.power < 1, "power", self.power, "0 < power < 1")
-        check(self.omega >= 0, "omega", self.omega, "omega >= 0")
+        check(self.omega > 0 or (self.omega == 0 and not self.past), "omega", self.omega, "omega >= 0, > 0 if past")
         check(self.k > 0, "k", self.k, "k > 0")
 
     def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:

@@ -146,8 +146,8 @@ def padam(
 
     $$x_{t+1} = x_t - \gamma m_t / (\hat v_t^{\,p} + \varepsilon)$$
 
-    Chen and Gu 2018. Their code adds Adam's corrections and has $(\hat v_t^{1/2} + \varepsilon)^{2p}$:
-    `bias_correction=True, eps_inside=True`.
+    Chen and Gu 2018. `bias_correction` corrects $m_t$ and $\hat v_t$ as Adam does (published packages leave the factor
+    $(1-\beta_2^t)^{1/2}$ outside of the power); `eps_inside` has $(\hat v_t^{1/2} + \varepsilon)^{2p}$.
 
     >>> import torch
     >>> padam(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["power"]
@@ -175,7 +175,8 @@ def generalized_adam(
 ) -> SuperAdam:
     r"""generalized Adam: momentum with any second moment; AdaFom by default.
 
-    $$x_{t+1} = x_t - \gamma_t m_t / \sqrt{\hat v_t}, \quad \hat v_t = \tfrac1t \textstyle\sum_i \hat g_i^2, \quad
+    $$x_{t+1} = x_t - \gamma_t \hat m_t / (\sqrt{\hat v_t} + \varepsilon), \quad
+      \hat v_t = \tfrac1t \textstyle\sum_i \hat g_i^2, \quad
       \gamma_t = \gamma/\sqrt t$$
 
     Chen et al. 2019.

@@ -119,7 +119,7 @@ def sadagrad(
         estimator=Staged(length, growth, shrink),
         matrix=AdaGrad(lam=lam),
         schedule=Constant(alpha=1.0),
-        **options,
+        **{"decoupled_weight_decay": False, **options},
     )
 
 
