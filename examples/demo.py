@@ -101,9 +101,9 @@ def main(out=Path("demo-report")):
         results[name] = {"lr": lr, "grid": GRID, "curves": curves}
     print("\r" + " " * 60 + "\r", end="")
 
-    print(f"digits, MLP with dropout, {EVALUATIONS} gradient evaluations, mean ± deviation of {len(REPORT_SEEDS)}
-    seeds") print(f"{'method':16s} {'lr':>8s} {'test loss':>18s} {'test accuracy':>20s}") for name, result in
-    results.items():
+    print(f"digits, MLP with dropout, {EVALUATIONS} gradient evaluations, {len(REPORT_SEEDS)} seeds, mean ± deviation")
+    print(f"{'method':16s} {'lr':>8s} {'test loss':>18s} {'test accuracy':>20s}")
+    for name, result in results.items():
         finals = [curve[-1] for curve in result["curves"]]
         loss, accuracy = zip(*((f[1], 100 * f[2]) for f in finals), strict=True)
         print(
