@@ -822,7 +822,7 @@ REFUSED = {
             "schedule": schedules.Constant(alpha=1.0),
             "capturable": True,
         },
-        "counts its steps on the host",
+        "by the step count on the host",
     ),
     "buffer-g": ({"matrix": NamedG()}, "g is taken"),
     "buffer-x": ({"matrix": NamedX()}, "x is taken"),

@@ -30,6 +30,7 @@ class ComposedOptimizer(Optimizer):
         self._last: replay.Half | None = None  # the last half-step
         self._parts_of: dict[Hashable, Composition] = {}
         self._scalars: dict[Matrix, dict[str, Tensor]] = {}
+        replay.register(self)
         if isinstance(params, nn.Module):
             self.protect(params)
             params = list(params.named_parameters())
@@ -38,7 +39,6 @@ class ComposedOptimizer(Optimizer):
     def protect(self, module: nn.Module) -> None:
         """Give both evaluations of a batch the same buffers of `module`, as is done for a module given as `params`."""
         self._modules.append(module)
-        replay.protect(module)
 
     @property
     def two_point(self) -> bool:
@@ -50,13 +50,23 @@ class ComposedOptimizer(Optimizer):
 
     def _parts(self, group: dict[str, Any]) -> Composition:
         specs = [group["estimator"], group["matrix"], group["schedule"]]
-        if not all(spec is None or isinstance(spec, dict) for spec in specs):  # the user has assigned a part
-            group.update(options.normalised(group))
+        if not all(spec is None or isinstance(spec, dict) for spec in specs):
+            self._normalise()
             return self._parts(group)
         key = (group["tau"], *(tuple(spec.items()) for spec in specs if spec is not None))
         if key not in self._parts_of:
             self._parts_of[key] = Composition.of(group)
         return self._parts_of[key]
+
+    def _normalise(self) -> None:
+        """Turn parts that the user has assigned to a group into plain data, and drop what only the old ones knew."""
+        for group in self.param_groups:
+            group.update(options.normalised(group))
+            known = checkpoints.known_state(self._parts(group))
+            for p in group["params"]:
+                state = self.state.get(p, {})
+                for name in state.keys() - known:
+                    del state[name]
 
     def _chunks(self, kind: Callable[[Tensor, State], Hashable]) -> list[Chunk]:
         """The parameters that are of some kind (not None), together where they are alike."""
@@ -71,6 +81,9 @@ class ComposedOptimizer(Optimizer):
                 of_kind = kind(p, state)
                 if of_kind is None:
                     continue
+                if group["differentiable"]:  # what autograd has saved must not be written into
+                    shared = parts.matrix.scalars
+                    state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and k not in shared})
                 foreach = group["foreach"] if group["foreach"] is not None else p.device.type in ("cuda", "xpu", "mtia")
                 if foreach and not group["differentiable"]:
                     step = None if group["capturable"] else state["step"]
@@ -106,12 +119,12 @@ class ComposedOptimizer(Optimizer):
                     dtype=state_dtype(p),
                     memory_format=torch.preserve_format,
                 ).detach()
-        if matrix.scalars and matrix.scalars[0] not in state:
+        if not state.keys() >= set(matrix.scalars):
             state.update(self._shared(matrix))
 
     def _shared(self, matrix: Matrix) -> dict[str, Tensor]:
         """The scalars of a matrix, one tensor each for all its parameters."""
-        if matrix not in self._scalars:
+        if self._scalars.get(matrix, {}).keys() != set(matrix.scalars):
             params = [p for g in self.param_groups if self._parts(g).matrix == matrix for p in g["params"]]
             dtype = torch.float64 if any(state_dtype(p) is torch.float64 for p in params) else torch.float32
             self._scalars[matrix] = {
@@ -125,15 +138,18 @@ class ComposedOptimizer(Optimizer):
         self._scalars = {}
         taken: set[int] = set()
         for group in self.param_groups:
-            _, matrix, _ = self._parts(group)
+            matrix = self._parts(group).matrix
             for p in group["params"]:
                 state = self.state.get(p, {})
-                if matrix.scalars and matrix.scalars[0] in state:
-                    if matrix not in self._scalars:
-                        own = {n: state[n].clone() if id(state[n]) in taken else state[n] for n in matrix.scalars}
-                        taken.update(map(id, own.values()))
-                        self._scalars[matrix] = own
-                    state.update(self._scalars[matrix])
+                if not state or not matrix.scalars:
+                    continue
+                if matrix not in self._scalars:
+                    own = {
+                        n: state[n].clone() if id(state[n]) in taken else state[n] for n in matrix.scalars if n in state
+                    }
+                    taken.update(map(id, own.values()))
+                    self._scalars[matrix] = {**self._shared(matrix), **own}
+                state.update(self._scalars[matrix])
 
     def _check_gradients(self) -> None:
         """Refuse what cannot be used, before anything is changed."""
@@ -165,6 +181,7 @@ class ComposedOptimizer(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain numbers, strings and tensors. Refused between the two half-steps of a batch."""
+        self._normalise()
         if self._open is not None:
             raise RuntimeError(
                 "state_dict() between the two half-steps of a batch, which could not be resumed from. Save after the "
@@ -174,6 +191,7 @@ class ComposedOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned. Options are those that were saved; a different composition is refused."""
+        self._normalise()
         with checkpoints.watched(self):
             super().load_state_dict(state_dict)
 
@@ -195,8 +213,7 @@ class ComposedOptimizer(Optimizer):
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
         self._tie_scalars()
-        for module in self._modules:
-            replay.protect(module)
+        replay.register(self)
 
     def __repr__(self) -> str:
         return options.describe(self)

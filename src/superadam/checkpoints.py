@@ -11,12 +11,16 @@ from torch import Tensor
 
 from superadam import options
 from superadam.chunks import real, state_dtype
+from superadam.options import Composition
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
 
-# What a parameter's state may hold besides the buffers and scalars of its parts.
-_ALWAYS = {"step", "gamma", "restarted"}
+
+def known_state(parts: Composition) -> set[str]:
+    """What the state of a parameter may hold: the buffers and scalars of its parts, and the optimizer's own."""
+    own = {"step", "gamma", "paired", "q", "dx"}
+    return own.union(parts.estimator.buffers, parts.matrix.buffers, parts.matrix.scalars)
 
 
 @contextmanager
@@ -50,8 +54,8 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                     f"The checkpoint belongs to another composition: group {i} has {name}={theirs} there and "
                     f"{name}={mine} here. Construct the optimizer as it was when the checkpoint was saved."
                 )
-        estimator, matrix, _ = opt._parts(group)
-        known = _ALWAYS.union(estimator.buffers, matrix.buffers, matrix.scalars)
+        parts = Composition.of(options.normalised({**opt.defaults, **saved}))
+        known = known_state(parts)
         for index, p in zip(saved["params"], group["params"], strict=False):
             state = state_dict["state"].get(index, {})
             for name in state.keys() - known:
@@ -59,13 +63,12 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                     f"The checkpoint is not one of this composition: it has {name!r} for parameter {index}, where "
                     f"{', '.join(sorted(known))} are known. Was it saved by another optimizer?"
                 )
-            for name in {*estimator.buffers, *matrix.buffers} & state.keys():
+            for name in {*parts.estimator.buffers, *parts.matrix.buffers} & state.keys():
                 if state[name].shape != real(p).shape:
                     raise ValueError(
                         f"The checkpoint does not fit the parameters: {name!r} of parameter {index} has shape "
                         f"{tuple(state[name].shape)}, expected {tuple(real(p).shape)}"
                     )
-        options.normalised({**opt.defaults, **saved})
 
 
 def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:

@@ -33,8 +33,8 @@ def state_dtype(x: Tensor) -> torch.dtype:
 class Scalars:
     """0-d tensors by name. An assignment is written into the tensor, which all parameters share."""
 
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        self.__dict__["tensors"] = tensors
+    def __init__(self, tensors: dict[str, Tensor], *, rebind: bool = False) -> None:
+        self.__dict__.update(tensors=tensors, rebind=rebind)
 
     def __getattr__(self, name: str) -> Tensor:
         try:
@@ -43,7 +43,9 @@ class Scalars:
             raise AttributeError(f"no scalar named {name!r}") from None
 
     def __setattr__(self, name: str, value: Tensor) -> None:
-        if value is not getattr(self, name):
+        if self.__dict__["rebind"]:  # autograd may have saved the tensor that was there
+            self.__dict__["tensors"][name] = value.clone()
+        elif value is not getattr(self, name):
             getattr(self, name).copy_(value)
 
 
@@ -79,8 +81,8 @@ class Chunk:
         )
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
+        if hasattr(type(self), name):  # a property raised the AttributeError that led here: let it be seen
+            return object.__getattribute__(self, name)
         if name in self.scalars:
             return self.scalars[name].to(self.params[0].device)
         if name in self.states[0]:
@@ -89,7 +91,10 @@ class Chunk:
         raise AttributeError(f"{type(self.matrix).__name__} has no buffer or scalar named {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if value is not getattr(self, name):
+        if self.group["differentiable"]:  # autograd may have saved the tensor that was there
+            self.__dict__.pop(name, None)
+            self.store(name, value.clone())
+        elif value is not getattr(self, name):
             getattr(self, name).copy_(value)
 
     @property
@@ -122,7 +127,8 @@ class Chunk:
 
     @property
     def t(self) -> Scalar:
-        return self.at_step(lambda t, tau: t)
+        """The step count, as the matrix shall see it."""
+        return self.at_step(lambda t, tau: self.estimator.age(t))
 
     @property
     def mu(self) -> Scalar:
@@ -139,13 +145,13 @@ class Chunk:
             return cast(Scalar, formula(steps[0] + ahead, self.estimator.tau))
         # float64 where the device has it, so that a capturable optimizer takes the same steps
         dtype = torch.float32 if steps[0].device.type == "mps" else torch.float64
-        values = formula(torch.stack(steps).to(dtype) + ahead, self.estimator.tau).to(state_dtype(self.params[0]))
-        return _join(list(values.unbind()))
+        values = torch.as_tensor(formula(torch.stack(steps).to(dtype) + ahead, self.estimator.tau))
+        return _join(list(values.to(steps[0].device, state_dtype(self.params[0])).expand(len(steps)).unbind()))
 
-    def count(self, by: int) -> None:
-        """Add to the step counts."""
+    def count(self) -> None:
+        """Add one to the step counts."""
         for state in self.states:
-            state["step"] += by
+            state["step"] += 1
 
     def store(self, name: str, value: Tensor) -> None:
         """Keep a new tensor under `name` in the state of every parameter."""

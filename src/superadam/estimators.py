@@ -31,8 +31,6 @@ class Estimator(Part, kind="estimator"):
     buffers: ClassVar[tuple[str, ...]] = ("g",)
     tau = 0.0  # no ClassVar: a subclass may make it an option, in its own place
     """What a schedule takes for τ."""
-    counts_on_host: ClassVar[bool] = False
-    """Whether it must know t as a number, which `capturable` forbids."""
 
     @property
     def two_point(self) -> bool:
@@ -47,6 +45,14 @@ class Estimator(Part, kind="estimator"):
         `s.paired` says if `before` has seen this batch.
         """
         raise NotImplementedError(f"{type(self).__name__} has no after")
+
+    def age(self, t: Any) -> Any:
+        """What the matrix shall take for t."""
+        return t
+
+    def rate(self, s: Chunk) -> float:
+        """A factor of the learning rate."""
+        return 1.0
 
     def rebase(self, s: Chunk) -> None:
         """Before a move: put `s.x` where the move starts."""
@@ -134,7 +140,9 @@ class Corrected(Estimator):
         weight = self.tau * (1 - self.alpha) / self.alpha
         c = grad
         if self.previous_batch:
-            c = grad + (grad - s.last) * s.at_step(lambda t, tau: (t > 1) * weight)
+            c = grad + (grad - s.last) * s.at_step(
+                lambda t, tau: weight * (t - 1).clip(0, 1) if isinstance(t, Tensor) else weight * (t > 1)
+            )
             s.last = grad
         elif s.paired:
             c = grad + (grad - s.last) * weight
@@ -175,7 +183,8 @@ class Transport(Estimator):
         s.x.sub_(s.lead)
         s.lead.zero_()
 
-    def objection(self, estimator: Any, matrix: Any, schedule: Any) -> str | None:
+    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        matrix, schedule = others.matrix, others.schedule
         if matrix.two_point:
             return f"{type(matrix).__name__} compares gradients at x_t and x_(t-1), which are never taken"
         if type(schedule).weight_of is not Schedule.weight_of:
@@ -203,7 +212,7 @@ class Staged(Estimator):
     shrink: float = 0.5
 
     buffers = ("g", "start", "mean")
-    counts_on_host = True
+    on_host = True
 
     def __post_init__(self) -> None:
         check(self.length >= 1, "length", self.length, "length >= 1")
@@ -225,21 +234,30 @@ class Staged(Estimator):
             for name in s.matrix.buffers:
                 getattr(s, name).fill_(s.matrix.initial(name))
         s.g.add_(grad)
-        s.mean.lerp_(s.x, 1 / place)
+        s.mean.lerp_(s.x.to(s.one.dtype), 1 / place)
         return grad
 
     def rebase(self, s: Chunk) -> None:
-        k, _, _ = self.stage(s.states[0]["step"])
         s.x.copy_(s.start)
-        s.g.mul_(self.shrink**k)  # γ_k g_t, undone by `moved`
+
+    def rate(self, s: Chunk) -> float:
+        k, _, _ = self.stage(s.states[0]["step"])
+        return self.shrink**k
+
+    def age(self, t: int) -> int:
+        return self.stage(t)[1]
 
     def moved(self, s: Chunk) -> None:
-        k, _, last = self.stage(s.states[0]["step"])
-        s.g.div_(self.shrink**k)
+        _, _, last = self.stage(s.states[0]["step"])
         if last:
             s.x.copy_(s.mean)
 
-    def objection(self, estimator: Any, matrix: Any, schedule: Any) -> str | None:
+    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        matrix, schedule = others.matrix, others.schedule
+        if options["clip"] is not None:
+            return "a clipped sum of gradients is no sum: use clip=None"
+        if options["weight_decay"] != 0 and options["decoupled_weight_decay"]:
+            return "it would decay the stage's first point, not x: use decoupled_weight_decay=False"
         if matrix.scalars or matrix.two_point:
             return f"stages begin anew for each parameter, but {type(matrix).__name__} is shared by all"
         if not isinstance(schedule, Constant) or schedule.mu != 1 or schedule.decay != 0:

@@ -151,6 +151,8 @@ class SuperAdam(ComposedOptimizer):
 
     def _full_step(self, closure: Callable[[], float] | None) -> float | None:
         """τ = 0: x_n to x_{n+1}."""
+        if self._pending():
+            raise RuntimeError("A move is pending from when tau was larger: call opt.flush() before lowering it.")
         loss = None if closure is None else self._evaluate(closure)
         self._check_gradients()
         if closure is None:
@@ -226,13 +228,13 @@ class SuperAdam(ComposedOptimizer):
         chunks = self._chunks(kind)
         self._solve_jointly([c for c in chunks if "gamma" in c.states[0]])
         for c in chunks:
+            q = c.grad if c.has_grad else None  # at x_{t-1}: weight decay may be part of it
             start = c.x.clone() if c.matrix.two_point and c.has_grad else None
             if "gamma" in c.states[0]:
                 self._move(c, c.states[0]["gamma"])
                 c.drop("gamma")
-            if c.has_grad:
-                c.count(1)
-                q = c.grad
+            if q is not None:
+                c.count()
                 if start is not None:
                     c.store("dx", (c.x - start).to(state_dtype(c.params[0])))
                     c.store("q", q.clone())
@@ -242,14 +244,16 @@ class SuperAdam(ComposedOptimizer):
 
     def _absorb(self, *, then_move: bool) -> None:
         """The gradients are ∇f(x_t; ξ_t). Form g_t (line 11) and H_t (line 4), and move to x_{t+1} now or later."""
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._init_state(group, p)
-                elif p in self.state:
+        everyone = [(p, group) for group in self.param_groups for p in group["params"]]
+        at_work = {self._parts(group).matrix for p, group in everyone if p.grad is not None}
+        for p, group in everyone:
+            if p.grad is not None:
+                self._init_state(group, p)
+            elif p in self.state:
+                if self._parts(group).matrix in at_work:
                     self._parts(group).matrix.absent(self.state[p])
-                    if "paired" in self.state[p]:
-                        self._forget(p)  # q without its counterpart: half of line 11 is no estimate
+                if "paired" in self.state[p]:
+                    self._forget(p)  # q without its counterpart: half of line 11 is no estimate
 
         def kind(p: Tensor, state: State) -> Hashable:
             return None if p.grad is None else ("paired" in state, "restarted" in state)
@@ -260,13 +264,11 @@ class SuperAdam(ComposedOptimizer):
         totals: dict[Matrix, tuple[Tensor, ...]] = {}
         for c in chunks:
             if not c.paired:
-                c.count(1)
+                c.count()
             newest = c.grad
-            grad = c.estimator.after(c, newest)
-            if (
-                c.matrix.two_point
-            ):  # which compares ∇f(x_t; ξ_t) with ∇f(x_{t-1}; ξ_t), whatever the estimator made of them
-                grad = newest
+            estimated = c.estimator.after(c, newest)
+            # A two-point matrix compares ∇f(x_t; ξ_t) with ∇f(x_{t-1}; ξ_t), whatever the estimator made of them.
+            grad = newest if c.matrix.two_point else estimated
             c.matrix.update(c, grad)
             if c.matrix.scalars:
                 home = self._scalars[c.matrix][c.matrix.scalars[0]]
@@ -276,7 +278,11 @@ class SuperAdam(ComposedOptimizer):
             if then_move and apart:
                 self._move(c, _gamma(c.group))
         for matrix, total in totals.items():
-            matrix.reduce(Scalars(self._scalars[matrix]), total)
+            matrix.reduce(Scalars(self._scalars[matrix], rebind=self.defaults["differentiable"]), total)
+        if self.defaults["differentiable"]:
+            for p, group in everyone:
+                if p in self.state:
+                    self.state[p].update(self._scalars.get(self._parts(group).matrix, {}))
         self._clip(chunks)
         if not then_move:
             for c in chunks:
@@ -311,8 +317,8 @@ class SuperAdam(ComposedOptimizer):
         c.estimator.rebase(c)
         if isinstance(gamma, Tensor):
             gamma = gamma.to(c.params[0].device)
-        x, eta = c.x, gamma * c.mu
-        g = c.g.clone() if c.group["differentiable"] else c.g
+        x, eta = c.x, gamma * c.mu * c.estimator.rate(c)
+        g = c.g.clone() if c.group["differentiable"] else c.g  # autograd saves it, and line 11 will write into it
         if c.group["weight_decay"] != 0 and c.group["decoupled_weight_decay"]:
             x.mul_(1 - eta * c.group["weight_decay"])
         if c.matrix.joint:

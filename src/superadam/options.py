@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from superadam.chunks import Chunk
-from superadam.estimators import Estimator, Recursive, Staged
-from superadam.matrices import EstimateNorm, Matrix
+from superadam.estimators import Estimator, Recursive
+from superadam.matrices import Matrix
 from superadam.parts import check, nearest
 from superadam.schedules import Schedule
 
@@ -44,9 +44,14 @@ class Composition(NamedTuple):
         if taken:
             raise ValueError(f"{parts.matrix} must name its state otherwise: {', '.join(sorted(taken))} is taken")
         for part in parts:
-            reason = part.objection(*parts)
+            reason = part.objection(parts, options)
+            if part.on_host and options["capturable"]:
+                reason = "it decides by the step count on the host: use capturable=False"
             if reason is not None:
                 raise ValueError(f"{part} does not go with this composition: {reason}")
+            for name, value in part.spec().items():
+                if not isinstance(value, int | float | str | tuple | Tensor | None):
+                    raise TypeError(f"{part}: {name} must be a number, a string, a tuple or a tensor, for checkpoints")
         return parts
 
     @property
@@ -63,7 +68,8 @@ def refuse_unknown(unknown: dict[str, Any], known: dict[str, Any]) -> None:
 def refuse_misspelt(group: dict[str, Any], known: dict[str, Any]) -> None:
     """A param group may carry keys of the user's own, but not one that is almost an option."""
     for name in group.keys() - known.keys() - {"params", "param_names", "initial_lr", "max_lr", "min_lr", "swa_lr"}:
-        if difflib.get_close_matches(str(name), known, n=1, cutoff=0.75):
+        close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.75)
+        if close and abs(len(close[0]) - len(name)) <= 2:  # weight_decay_mult is no misspelling
             raise ValueError(f"Unknown option {name!r} in a param group: {nearest(name, known)}")
 
 
@@ -80,14 +86,6 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
     if options["differentiable"] and options["foreach"]:
         raise ValueError("foreach=True cannot be combined with differentiable=True: lists are updated in place")
     parts = Composition.of(options)
-    if options["capturable"] and parts.estimator.counts_on_host:
-        raise ValueError(f"{type(parts.estimator).__name__} counts its steps on the host: use capturable=False")
-    if wd != 0 and options["decoupled_weight_decay"] and isinstance(parts.estimator, Staged):
-        raise ValueError(
-            "Staged moves from the stage's start, which would decay in place of x: decouple no weight decay"
-        )
-    if clip is not None and isinstance(parts.matrix, EstimateNorm):
-        raise ValueError("clip makes no sense with EstimateNorm, which divides g by its own norm")
     return {
         **options,
         "tau": float(options["tau"]),

@@ -41,6 +41,9 @@ class Part:
     `kind` opens a family (matrix, schedule, …) with its own names; `abstract` keeps a base class out of it.
     """
 
+    on_host: ClassVar[bool] = False
+    """Whether it decides by the step count on the host, which `capturable` forbids."""
+
     _kind: ClassVar[str]
     _names: ClassVar[dict[str, type[Part]]]
 
@@ -56,8 +59,8 @@ class Part:
         fields = dataclasses.fields(cast(Any, self))
         return {"type": type(self).__name__, **{f.name: getattr(self, f.name) for f in fields}}
 
-    def objection(self, estimator: Any, matrix: Any, schedule: Any) -> str | None:
-        """Why this part makes no sense in a composition, if it makes none."""
+    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        """Why this part makes no sense beside the other parts and options, if it makes none."""
         return None
 
     @classmethod

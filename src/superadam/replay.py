@@ -23,6 +23,26 @@ __all__ = ["Half", "Replay", "twice"]
 T = TypeVar("T")
 
 
+class Buffers:
+    """The buffers of modules, as they are now."""
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        with torch.no_grad():
+            self._kept = [
+                (owner, name, buffer, buffer.clone())
+                for module in modules
+                for owner in module.modules()
+                for name, buffer in owner._buffers.items()
+                if buffer is not None
+            ]
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            for owner, name, buffer, value in self._kept:
+                buffer.copy_(value)
+                owner._buffers[name] = buffer  # some modules assign a new tensor instead of writing into the old
+
+
 class Replay:
     """What the first evaluation of a batch starts from; `restore` brings it back for the second.
 
@@ -33,18 +53,11 @@ class Replay:
     def __init__(self, modules: Iterable[nn.Module] = ()) -> None:
         self._cpu = torch.get_rng_state()
         self._devices: list[Tensor] = []
-        if torch.accelerator.is_available():
+        if torch.accelerator.is_available() and getattr(_accelerator(), "is_initialized", lambda: True)():
             self._devices = [_accelerator().get_rng_state(i) for i in range(torch.accelerator.device_count())]
         self._python = random.getstate()
         self._numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
-        with torch.no_grad():
-            self._buffers = [
-                (owner, name, buffer, buffer.clone())
-                for module in modules
-                for owner in module.modules()
-                for name, buffer in owner._buffers.items()
-                if buffer is not None
-            ]
+        self._buffers = Buffers(modules)
 
     def restore(self) -> None:
         torch.set_rng_state(self._cpu)
@@ -53,10 +66,7 @@ class Replay:
         random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
-        with torch.no_grad():
-            for owner, name, buffer, value in self._buffers:
-                buffer.copy_(value)
-                owner._buffers[name] = buffer  # some modules assign a new tensor instead of writing into the old
+        self._buffers.restore()
 
 
 def _accelerator() -> Any:
@@ -80,12 +90,12 @@ class Half:
 
 # The halves that the `twice` loops under way are in, innermost last.
 _under_way: list[Half] = []
-# Modules whose buffers `twice` restores: those that were given to an optimizer.
-_protected: WeakSet[nn.Module] = WeakSet()
+# The optimizers that may be in a `twice` loop, so that it can restore the buffers of their modules.
+_optimizers: WeakSet[Any] = WeakSet()
 
 
-def protect(module: nn.Module) -> None:
-    _protected.add(module)
+def register(optimizer: Any) -> None:
+    _optimizers.add(optimizer)
 
 
 def current() -> Half | None:
@@ -112,10 +122,14 @@ def twice(loader: Iterable[T]) -> Iterator[T]:
     """
     for samples in loader:
         batch = Batch()
-        replay = Replay(list(_protected))
+        generators = Replay()
+        buffers = [(opt, Buffers(opt._modules)) for opt in _optimizers if opt._modules and opt.two_point]
         for second in (False, True):
             if second:
-                replay.restore()
+                generators.restore()
+                for opt, kept in buffers:
+                    if opt._open is batch:  # it is in this loop
+                        kept.restore()
             half = Half(batch, second)
             _under_way.append(half)
             try:

@@ -180,7 +180,8 @@ class Storm(Schedule):
             return self.first if s.t == 1 else alpha
         return torch.where(cast(Tensor, s.t) <= 1, s.one, alpha)
 
-    def objection(self, estimator: Any, matrix: Any, schedule: Any) -> str | None:
+    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        matrix = others.matrix
         if not matrix.multiple_of_identity:
             return f"c η² needs one learning rate for all coordinates, and {type(matrix).__name__} has many"
         return None

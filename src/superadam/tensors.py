@@ -52,8 +52,10 @@ class TensorList:
         return f"TensorList({self.tensors})"
 
     def __getattr__(self, name: str) -> Callable[..., TensorList]:
-        if name.startswith("__") or not hasattr(Tensor, name):
-            raise AttributeError(f"neither TensorList nor torch.Tensor has a method {name!r}")
+        if name.startswith("__") or not callable(getattr(Tensor, name, None)):
+            raise AttributeError(
+                f"a list of tensors has no {name!r}: it takes the element-wise methods of torch.Tensor"
+            )
         return lambda *args, **kwargs: _apply(name, (self, *args), kwargs)
 
     @classmethod
@@ -81,6 +83,18 @@ class TensorList:
 
     def __pow__(self, other: Any) -> TensorList:
         return _apply("pow", (self, other))
+
+    def __iadd__(self, other: Any) -> TensorList:
+        return _apply("add_", (self, other))
+
+    def __isub__(self, other: Any) -> TensorList:
+        return _apply("sub_", (self, other))
+
+    def __imul__(self, other: Any) -> TensorList:
+        return _apply("mul_", (self, other))
+
+    def __itruediv__(self, other: Any) -> TensorList:
+        return _apply("div_", (self, other))
 
     def __rsub__(self, other: Any) -> TensorList:
         return _apply("add", (-self, other))

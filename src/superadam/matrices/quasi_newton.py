@@ -39,6 +39,7 @@ class DampedLBFGS(Matrix):
 
     two_point = True
     joint = True
+    on_host = True  # the tensors of a pair change places
 
     def __post_init__(self) -> None:
         check(self.history >= 1, "history", self.history, "history >= 1")

@@ -17,16 +17,21 @@ __all__ = ["AccumulatedNorm", "EstimateNorm", "Identity"]
 
 
 class Identity(Matrix):
-    r"""$H_t = I$: no adaptation, as in SGD.
+    r"""$H_t = \mathrm{scale} \cdot I$: no adaptation, as in SGD.
 
     >>> Identity()
-    Identity()
+    Identity(scale=1.0)
     """
+
+    scale: float = 1.0
 
     multiple_of_identity = True
 
+    def __post_init__(self) -> None:
+        check(self.scale > 0, "scale", self.scale, "scale > 0")
+
     def H(self, s: Chunk) -> Tensor:
-        return s.one
+        return s.one * self.scale
 
 
 class AccumulatedNorm(Matrix):
@@ -88,6 +93,9 @@ class EstimateNorm(Matrix):
         check(0 < self.power <= 1, "power", self.power, "0 < power <= 1")
         check(self.floor >= 0, "floor", self.floor, "floor >= 0")
         check(self.scale > 0, "scale", self.scale, "scale > 0")
+
+    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        return None if options["clip"] is None else "it divides g by its own norm, which leaves nothing to clip"
 
     def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
         return (norm2(s.g),)
