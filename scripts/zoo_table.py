@@ -34,7 +34,8 @@ opt = superadam.create("super_adam", model, preset="cifar10", tau=1)
 print(superadam.list_methods("ada*"))
 ```
 
-`evaluations` are gradient evaluations per batch. Every builder also takes the options of `SuperAdam`.
+`evaluations` are gradient evaluations per batch. Every builder also takes the options of `SuperAdam`, which replace the
+parts of its composition: `create("amsgrad", model, tau=1.0)`.
 """
 
 

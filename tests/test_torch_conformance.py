@@ -758,7 +758,7 @@ SuperAdam(
   lr=0.1, weight_decay=0.01, clip=None, maximize=False
   2 tensors, 10 parameters
   group 1:
-  (10) mu, alpha: Constant(mu=1.0, alpha=0.3, first=1.0, decay=0.0)
+  (10) mu, alpha: Constant(mu=1.0, alpha=0.3, first=1.0, decay=0.0, power=0.0)
   lr=0.2, weight_decay=0.01, clip=None, maximize=False
   2 tensors, 7 parameters
 )"""

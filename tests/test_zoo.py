@@ -164,7 +164,7 @@ def plain_amsgrad(grad, x, samples, lr, betas, eps):
     return plain_padam(grad, x, samples, lr, betas, eps, p=0.5)
 
 
-def plain_adafom(grad, x, samples, lr=1e-3, beta=0.9, eps=1e-8, bias_correction=True):
+def plain_adafom(grad, x, samples, lr=1e-3, beta=0.9, eps=1e-8, bias_correction=False):
     m, total, xs = torch.zeros_like(x), torch.zeros_like(x), [x]
     for t, i in enumerate(samples, start=1):
         g = grad(x, i)
@@ -406,9 +406,14 @@ class UncorrectedFom(schedules.Schedule):
 
 def test_generalized_adam_takes_any_momentum_and_second_moment():
     problem = Stochastic()
-    expected = plain_adafom(problem.grad, problem.x_1, SAMPLES, lr=0.05, bias_correction=False)
+    expected = plain_adafom(problem.grad, problem.x_1, SAMPLES, lr=0.05)
     params = problem.params()
     opt = create("generalized_adam", params, lr=0.05, schedule=UncorrectedFom())
+    equal(train(problem, opt, params, SAMPLES)[1], expected[-1], 1e-10)
+
+    expected = plain_adafom(problem.grad, problem.x_1, SAMPLES, lr=0.05, bias_correction=True)
+    params = problem.params()
+    opt = create("generalized_adam", params, lr=0.05, schedule=schedules.BiasCorrected(0.9, power=0.5))
     equal(train(problem, opt, params, SAMPLES)[1], expected[-1], 1e-10)
 
     expected = plain_yogi(problem.grad, problem.x_1, SAMPLES, bias_correction=True)

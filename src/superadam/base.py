@@ -187,7 +187,11 @@ class ComposedOptimizer(Optimizer):
                 "state_dict() between the two half-steps of a batch, which could not be resumed from. Save after the "
                 "second step() of a batch."
             )
-        return {**super().state_dict(), "gradient_evaluations": self.gradient_evaluations}
+        state = super().state_dict()
+        for group in state["param_groups"]:  # the dicts that are returned do not change as training goes on
+            group.update({name: dict(value) for name, value in group.items() if isinstance(value, dict)})
+        by_param = {index: dict(values) for index, values in state["state"].items()}
+        return {**state, "state": by_param, "gradient_evaluations": self.gradient_evaluations}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned. Options are those that were saved; a different composition is refused."""

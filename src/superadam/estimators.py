@@ -260,7 +260,7 @@ class Staged(Estimator):
             return "it would decay the stage's first point, not x: use decoupled_weight_decay=False"
         if matrix.scalars or matrix.two_point:
             return f"stages begin anew for each parameter, but {type(matrix).__name__} is shared by all"
-        if not isinstance(schedule, Constant) or schedule.mu != 1 or schedule.decay != 0:
+        if not isinstance(schedule, Constant) or schedule != Constant(alpha=schedule.alpha, first=schedule.first):
             return "a move starts at the stage's first point, which leaves nothing to mix: use schedules.Constant(mu=1)"
         return None
 

@@ -2,13 +2,13 @@ r"""Lines 10 and 11: the weights $\mu_t$ and $\alpha_t$.
 
 A schedule of one's own is a subclass with two methods; its fields are its options:
 
->>> class Cosine(Schedule):
-...     steps: float
+>>> class Harmonic(Schedule):
+...     half: float
 ...     def mu_t(self, t, tau):
-...         return 0.5 + 0.5 * math.cos(math.pi * min(t / self.steps, 1.0))
+...         return self.half / (self.half + t)
 ...     def alpha_t(self, t, tau):
 ...         return 0.1
->>> Cosine(steps=100).mu_t(50, tau=0.0)
+>>> Harmonic(half=100).mu_t(100, tau=0.0)
 0.5
 """
 
@@ -98,7 +98,7 @@ class Paper(Schedule):
 
 
 class Constant(Schedule):
-    r"""$\mu_t = \mu / (1 + (t-1)\,\mathrm{decay})$, $\alpha_1$ = `first` and, for $t \ge 2$, $\alpha_t = \alpha$.
+    r"""$\mu_t = \mu\, t^{-\mathrm{power}} / (1 + (t-1)\,\mathrm{decay})$, $\alpha_1$ = `first` and $\alpha_t = \alpha$.
 
     `first` other than 1 makes $g_1 = \alpha_1 \nabla f(x_1; \xi_1)$, for methods that start their average at zero.
 
@@ -111,15 +111,17 @@ class Constant(Schedule):
     alpha: float = 0.1
     first: float = 1.0
     decay: float = 0.0
+    power: float = 0.0
 
     def __post_init__(self) -> None:
         check(self.mu > 0 and math.isfinite(self.mu), "mu", self.mu, "mu > 0")
         check(0 < self.alpha <= 1, "alpha", self.alpha, "0 < alpha <= 1")
         check(self.first > 0, "first", self.first, "first > 0")
         check(self.decay >= 0, "decay", self.decay, "decay >= 0")
+        check(0 <= self.power <= 1, "power", self.power, "0 <= power <= 1")
 
     def mu_t(self, t: Number, tau: float) -> Number:
-        mu: Number = self.mu / (1 + (t - 1) * self.decay)
+        mu: Number = self.mu * t**-self.power / (1 + (t - 1) * self.decay)
         return mu
 
     def alpha_t(self, t: Number, tau: float) -> Number:
@@ -129,7 +131,7 @@ class Constant(Schedule):
 class BiasCorrected(Schedule):
     r"""Adam's average, corrected for its start at zero, is line 11 with a varying weight.
 
-    $\mu_t = t^{-\mathrm{power}}$ and
+    $\mu_t = t^{-\mathrm{power}}$ (equation (3) of the paper has 1/2, torch has 0) and
 
     $$\alpha_t = \frac{1-\beta}{1-\beta^t}, \qquad \text{so that}\qquad
       g_t = \frac{m_t}{1-\beta^t} \text{ where } m_t = \beta m_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)$$

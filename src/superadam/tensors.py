@@ -147,7 +147,8 @@ def _apply(func: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         raise ValueError(f"{name} got lists of {', '.join(str(len(a)) for a in lists)} tensors")
     kernel = getattr(torch, f"_foreach_{name}", None)
     broadcasts = any(isinstance(a, Tensor) for a in (*args, *kwargs.values())) and name not in _TAKES_0D
-    if kernel is not None and isinstance(args[0], TensorList) and not broadcasts:
+    # autograd does not know all of the kernels
+    if kernel is not None and isinstance(args[0], TensorList) and not broadcasts and not torch.is_grad_enabled():
         out = kernel(*(a.tensors if isinstance(a, TensorList) else a for a in args), **kwargs)
     else:
         one = getattr(Tensor, func) if isinstance(func, str) else func

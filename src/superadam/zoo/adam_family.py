@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import nn
+
 from superadam.matrices import AdaBound, AdaGrad, AMSGrad, Belief, Matrix, SecondMoment, Yogi
 from superadam.optimizer import SuperAdam
-from superadam.schedules import BiasCorrected, Schedule
-from superadam.zoo.registry import checked, method, uncorrected
+from superadam.schedules import BiasCorrected, Constant, Schedule
+from superadam.zoo.registry import average, checked, compose, method
 
 __all__ = ["adabelief", "adabound", "adam", "adamw", "amsgrad", "generalized_adam", "padam", "yogi"]
 
@@ -19,8 +22,6 @@ def adam(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     weight_decay: float = 0.0,
-    *,
-    matrix: Matrix | None = None,
     **options: Any,
 ) -> SuperAdam:
     r"""Adam: averages of the gradient and of its square, both corrected for their start.
@@ -34,13 +35,14 @@ def adam(
     True
     """
     beta1, beta2 = checked(betas)
-    return SuperAdam(
+    return compose(
         params,
         lr,
-        matrix=matrix or SecondMoment(beta2, eps, bias_correction=True),
+        options,
+        matrix=SecondMoment(beta2, eps, bias_correction=True),
         schedule=BiasCorrected(beta1),
         weight_decay=weight_decay,
-        **{"decoupled_weight_decay": False, **options},
+        decoupled_weight_decay=False,
     )
 
 
@@ -89,11 +91,15 @@ def amsgrad(
     'AMSGrad'
     """
     beta1, beta2 = checked(betas)
-    if not bias_correction:
-        options = {"decoupled_weight_decay": False, "schedule": uncorrected(beta1), **options}
-        return SuperAdam(params, lr, matrix=AMSGrad(beta2, eps), weight_decay=weight_decay, **options)
-    matrix = AMSGrad(beta2, eps, bias_correction=True)
-    return adam(params, lr, betas, eps, weight_decay, matrix=matrix, **options)
+    return compose(
+        params,
+        lr,
+        options,
+        matrix=AMSGrad(beta2, eps, bias_correction=bias_correction),
+        schedule=average(beta1, bias_correction),
+        weight_decay=weight_decay,
+        decoupled_weight_decay=False,
+    )
 
 
 @method
@@ -119,13 +125,14 @@ def yogi(
     1e-06
     """
     beta1, beta2 = checked(betas)
-    return SuperAdam(
+    return compose(
         params,
         lr,
+        options,
         matrix=Yogi(beta2, eps, initial_accumulator, bias_correction),
-        schedule=BiasCorrected(beta1) if bias_correction else uncorrected(beta1),
+        schedule=average(beta1, bias_correction),
         weight_decay=weight_decay,
-        **{"decoupled_weight_decay": False, **options},
+        decoupled_weight_decay=False,
     )
 
 
@@ -154,13 +161,14 @@ def padam(
     0.125
     """
     beta1, beta2 = checked(betas)
-    return SuperAdam(
+    return compose(
         params,
         lr,
+        options,
         matrix=AMSGrad(beta2, eps, partial, bias_correction, eps_inside),
-        schedule=BiasCorrected(beta1) if bias_correction else uncorrected(beta1),
+        schedule=average(beta1, bias_correction),
         weight_decay=weight_decay,
-        **{"decoupled_weight_decay": False, **options},
+        decoupled_weight_decay=False,
     )
 
 
@@ -175,7 +183,7 @@ def generalized_adam(
 ) -> SuperAdam:
     r"""generalized Adam: momentum with any second moment; AdaFom by default.
 
-    $$x_{t+1} = x_t - \gamma_t \hat m_t / (\sqrt{\hat v_t} + \varepsilon), \quad
+    $$x_{t+1} = x_t - \gamma_t m_t / (\sqrt{\hat v_t} + \varepsilon), \quad
       \hat v_t = \tfrac1t \textstyle\sum_i \hat g_i^2, \quad
       \gamma_t = \gamma/\sqrt t$$
 
@@ -186,8 +194,8 @@ def generalized_adam(
     True
     """
     matrix = matrix if matrix is not None else AdaGrad(lam=1e-8, mean=True)
-    schedule = schedule if schedule is not None else BiasCorrected(0.9, power=0.5)
-    return SuperAdam(params, lr, matrix=matrix, schedule=schedule, **options)
+    schedule = schedule if schedule is not None else Constant(alpha=0.1, first=0.1, power=0.5)
+    return compose(params, lr, options, matrix=matrix, schedule=schedule)
 
 
 @method
@@ -216,15 +224,22 @@ def adabound(
     100.0
     """
     beta1, beta2 = checked(betas)
-    if not lr > 0:
-        raise ValueError(f"Invalid learning rate: {lr} (the bounds are relative to it, so it must be positive)")
-    return SuperAdam(
+
+    def bounded(lr: Any) -> AdaBound:
+        if not lr > 0:
+            raise ValueError(f"Invalid learning rate: {lr} (the bounds are relative to it, so it must be positive)")
+        return AdaBound(beta2, eps, final_lr / float(torch.as_tensor(lr).detach()), gamma, bias_correction)
+
+    if not isinstance(params, nn.Module):  # the bounds are the same for groups with a learning rate of their own
+        params = [{"matrix": bounded(p["lr"]), **p} if isinstance(p, dict) and "lr" in p else p for p in params]
+    return compose(
         params,
         lr,
-        matrix=AdaBound(beta2, eps, final_lr / float(lr), gamma, bias_correction),
-        schedule=BiasCorrected(beta1) if bias_correction else uncorrected(beta1),
+        options,
+        matrix=bounded(lr),
+        schedule=average(beta1, bias_correction),
         weight_decay=weight_decay,
-        **{"decoupled_weight_decay": False, **options},
+        decoupled_weight_decay=False,
     )
 
 
@@ -250,4 +265,4 @@ def adabelief(
     """
     beta1, beta2 = checked(betas)
     matrix = Belief(beta1, beta2, lam=eps, eps=eps, bias_correction=True)
-    return SuperAdam(params, lr, matrix=matrix, schedule=BiasCorrected(beta1), weight_decay=weight_decay, **options)
+    return compose(params, lr, options, matrix=matrix, schedule=BiasCorrected(beta1), weight_decay=weight_decay)

@@ -9,7 +9,7 @@ from superadam.matrices import AccumulatedNorm, DampedLBFGS, EstimateNorm, Matri
 from superadam.optimizer import SuperAdam
 from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant, Paper, Storm
-from superadam.zoo.registry import checked, method
+from superadam.zoo.registry import checked, compose, method
 
 __all__ = ["adam_plus", "mars", "mars_approx", "nigt", "sdlbfgs", "storm", "super_adam"]
 
@@ -36,7 +36,7 @@ def super_adam(
     >>> super_adam(torch.nn.Linear(3, 1), tau=1.0).two_point
     True
     """
-    return SuperAdam(params, lr, tau=tau, matrix=matrix, schedule=Paper(k, m, c), **options)
+    return compose(params, lr, options, tau=tau, matrix=matrix, schedule=Paper(k, m, c))
 
 
 @method
@@ -55,7 +55,7 @@ def storm(
     True
     """
     matrix = AccumulatedNorm(1 / 3, omega, k)
-    return SuperAdam(params, lr, tau=1.0, matrix=matrix, schedule=Storm(c), **options)
+    return compose(params, lr, options, tau=1.0, matrix=matrix, schedule=Storm(c))
 
 
 @method
@@ -73,7 +73,7 @@ def nigt(params: Any, lr: Any = 1e-2, *, momentum: float = 0.9, **options: Any) 
     """
     check(0 <= momentum < 1, "momentum", momentum, "0 <= momentum < 1")
     schedule = Constant(alpha=1 - momentum)
-    return SuperAdam(params, lr, estimator=Transport(), matrix=EstimateNorm(), schedule=schedule, **options)
+    return compose(params, lr, options, estimator=Transport(), matrix=EstimateNorm(), schedule=schedule)
 
 
 @method
@@ -93,7 +93,7 @@ def adam_plus(
     """
     check(0 < beta <= 1, "beta", beta, "0 < beta <= 1")
     matrix = EstimateNorm(power=0.5, floor=eps_0, scale=beta**-a)
-    return SuperAdam(params, lr, estimator=Transport(), matrix=matrix, schedule=Constant(alpha=beta), **options)
+    return compose(params, lr, options, estimator=Transport(), matrix=matrix, schedule=Constant(alpha=beta))
 
 
 @method
@@ -106,7 +106,6 @@ def mars(
     *,
     gamma: float = 0.025,
     clip_corrected: float | None = 1.0,
-    previous_batch: bool = False,
     **options: Any,
 ) -> SuperAdam:
     r"""MARS: AdamW on a gradient that is corrected by a little variance reduction.
@@ -119,20 +118,43 @@ def mars(
     >>> mars(torch.nn.Linear(3, 1)).two_point
     True
     """
+    return _mars(params, lr, betas, eps, weight_decay, Corrected(gamma, 1 - betas[0], clip_corrected), options)
+
+
+def _mars(
+    params: Any,
+    lr: Any,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    estimator: Corrected,
+    options: dict[str, Any],
+) -> SuperAdam:
+    """AdamW on the estimator's corrected gradient."""
     beta1, beta2 = checked(betas)
-    return SuperAdam(
+    return compose(
         params,
         lr,
-        estimator=Corrected(gamma, 1 - beta1, clip_corrected, previous_batch),
+        options,
+        estimator=estimator,
         matrix=SecondMoment(beta2, eps, bias_correction=True),
         schedule=BiasCorrected(beta1),
         weight_decay=weight_decay,
-        **options,
     )
 
 
 @method
-def mars_approx(params: Any, lr: Any = 3e-3, **options: Any) -> SuperAdam:
+def mars_approx(
+    params: Any,
+    lr: Any = 3e-3,
+    betas: tuple[float, float] = (0.95, 0.99),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    *,
+    gamma: float = 0.025,
+    clip_corrected: float | None = 1.0,
+    **options: Any,
+) -> SuperAdam:
     r"""MARS-approx: MARS with the previous batch's gradient, one evaluation per step.
 
     $$c_t = \hat g_t + \gamma \tfrac{\beta_1}{1-\beta_1} (\hat g_t - \hat g_{t-1})$$
@@ -143,7 +165,7 @@ def mars_approx(params: Any, lr: Any = 3e-3, **options: Any) -> SuperAdam:
     >>> mars_approx(torch.nn.Linear(3, 1)).two_point
     False
     """
-    return mars(params, lr, previous_batch=True, **options)
+    return _mars(params, lr, betas, eps, weight_decay, Corrected(gamma, 1 - betas[0], clip_corrected, True), options)
 
 
 @method
@@ -168,4 +190,4 @@ def sdlbfgs(
     >>> sdlbfgs(torch.nn.Linear(3, 1)).two_point
     True
     """
-    return SuperAdam(params, lr, tau=tau, matrix=DampedLBFGS(history, delta), schedule=Constant(alpha=alpha), **options)
+    return compose(params, lr, options, tau=tau, matrix=DampedLBFGS(history, delta), schedule=Constant(alpha=alpha))

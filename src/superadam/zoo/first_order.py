@@ -9,7 +9,7 @@ from superadam.matrices import AccumulatedNorm, AdaDelta, AdaGrad, Identity, SCA
 from superadam.optimizer import SuperAdam
 from superadam.parts import check
 from superadam.schedules import Constant
-from superadam.zoo.registry import method
+from superadam.zoo.registry import compose, method
 
 __all__ = ["adadelta", "adagrad", "adagrad_norm", "adaptive_sgd", "sadagrad", "sc_adagrad", "sgd"]
 
@@ -28,7 +28,8 @@ def sgd(
     $$b_t = \mathrm{momentum}\; b_{t-1} + (1 - \mathrm{dampening}) \hat g_t, \quad b_1 = \hat g_1, \qquad
       x_{t+1} = x_t - \gamma b_t$$
 
-    Here $g_t = b_t (1 - \mathrm{momentum})/(1 - \mathrm{dampening})$, with the factor in μ. Equals `torch.optim.SGD`.
+    Here $g_t = b_t (1 - \mathrm{momentum})/(1 - \mathrm{dampening})$, with the factor in $H_t$; `clip` bounds $g_t$.
+    Equals `torch.optim.SGD`.
 
     >>> import torch
     >>> sgd(torch.nn.Linear(3, 1), lr=0.1, momentum=0.9).param_groups[0]["schedule"]["alpha"]
@@ -37,13 +38,14 @@ def sgd(
     check(0 <= momentum < 1, "momentum", momentum, "0 <= momentum < 1")
     check(0 <= dampening < 1, "dampening", dampening, "0 <= dampening < 1")
     ratio = (1 - momentum) / (1 - dampening) if momentum > 0 else 1.0
-    return SuperAdam(
+    return compose(
         params,
         lr,
-        matrix=Identity(),
-        schedule=Constant(mu=1 / ratio, alpha=1 - momentum, first=ratio),
+        options,
+        matrix=Identity(ratio),
+        schedule=Constant(alpha=1 - momentum, first=ratio),
         weight_decay=weight_decay,
-        **{"decoupled_weight_decay": False, **options},
+        decoupled_weight_decay=False,
     )
 
 
@@ -67,13 +69,14 @@ def adagrad(
     >>> adagrad(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["type"]
     'AdaGrad'
     """
-    return SuperAdam(
+    return compose(
         params,
         lr,
+        options,
         matrix=AdaGrad(lam=eps, v_0=initial_accumulator_value),
         schedule=Constant(alpha=1.0, decay=lr_decay),
         weight_decay=weight_decay,
-        **{"decoupled_weight_decay": False, **options},
+        decoupled_weight_decay=False,
     )
 
 
@@ -88,7 +91,7 @@ def sc_adagrad(params: Any, lr: Any = 0.1, *, xi1: float = 0.1, xi2: float = 0.1
     >>> sc_adagrad(torch.nn.Linear(3, 1), xi1=0.2).param_groups[0]["matrix"]["xi1"]
     0.2
     """
-    return SuperAdam(params, lr, matrix=SCAdaGrad(xi1, xi2), schedule=Constant(alpha=1.0), **options)
+    return compose(params, lr, options, matrix=SCAdaGrad(xi1, xi2), schedule=Constant(alpha=1.0))
 
 
 @method
@@ -113,13 +116,14 @@ def sadagrad(
     >>> sadagrad(torch.nn.Linear(3, 1), length=20).param_groups[0]["estimator"]["length"]
     20
     """
-    return SuperAdam(
+    return compose(
         params,
         lr,
+        options,
         estimator=Staged(length, growth, shrink),
         matrix=AdaGrad(lam=lam),
         schedule=Constant(alpha=1.0),
-        **{"decoupled_weight_decay": False, **options},
+        decoupled_weight_decay=False,
     )
 
 
@@ -137,13 +141,14 @@ def adadelta(
     >>> adadelta(torch.nn.Linear(3, 1), rho=0.95).param_groups[0]["matrix"]["rho"]
     0.95
     """
-    return SuperAdam(
+    return compose(
         params,
         lr,
+        options,
         matrix=AdaDelta(rho, eps),
         schedule=Constant(alpha=1.0),
         weight_decay=weight_decay,
-        **{"decoupled_weight_decay": False, **options},
+        decoupled_weight_decay=False,
     )
 
 
@@ -159,7 +164,7 @@ def adagrad_norm(params: Any, lr: Any = 1.0, *, b_0: float = 0.1, **options: Any
     >>> adagrad_norm(torch.nn.Linear(3, 1), b_0=0.5).param_groups[0]["matrix"]["omega"]
     0.25
     """
-    return SuperAdam(params, lr, matrix=AccumulatedNorm(omega=b_0**2), schedule=Constant(alpha=1.0), **options)
+    return compose(params, lr, options, matrix=AccumulatedNorm(omega=b_0**2), schedule=Constant(alpha=1.0))
 
 
 @method
@@ -177,4 +182,4 @@ def adaptive_sgd(
     0.6
     """
     matrix = AccumulatedNorm(0.5 + eps, omega, k, past=True)
-    return SuperAdam(params, lr, matrix=matrix, schedule=Constant(alpha=1.0), **options)
+    return compose(params, lr, options, matrix=matrix, schedule=Constant(alpha=1.0))

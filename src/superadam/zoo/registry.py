@@ -10,7 +10,10 @@ from typing import Any
 from superadam.optimizer import SuperAdam
 from superadam.parts import nearest
 from superadam.presets import PRESETS
-from superadam.schedules import Constant
+from superadam.schedules import BiasCorrected, Constant, Schedule
+
+# Parameters of the builders that are not options.
+HIDDEN = {"params", "options", "unknown"}
 
 Builder = Callable[..., SuperAdam]
 METHODS: dict[str, Builder] = {}
@@ -40,6 +43,9 @@ def create(name: str, params: Any, *, preset: str | None = None, **options: Any)
         raise ValueError(f"Unknown method {name!r}: {nearest(name, METHODS)}")
     if preset is not None:
         options = {**_preset(name, preset, options), **options}
+    known = {*inspect.signature(METHODS[name]).parameters, *inspect.signature(SuperAdam).parameters}
+    for option in options.keys() - known:
+        raise TypeError(f"{name} got an unknown option {option!r}: {nearest(option, known - HIDDEN)}")
     return METHODS[name](params, **options)
 
 
@@ -79,6 +85,11 @@ def checked(betas: tuple[float, float]) -> tuple[float, float]:
     return betas
 
 
-def uncorrected(beta: float) -> Constant:
-    """An average that starts at zero and is left so: g_1 = (1-β) ĝ_1."""
-    return Constant(alpha=1 - beta, first=1 - beta)
+def average(beta: float, bias_correction: bool) -> Schedule:
+    """Adam's first average: corrected for its start at zero, or left so, which makes g_1 = (1-β) ĝ_1."""
+    return BiasCorrected(beta) if bias_correction else Constant(alpha=1 - beta, first=1 - beta)
+
+
+def compose(params: Any, lr: Any, options: dict[str, Any], **composition: Any) -> SuperAdam:
+    """A method's composition, in which the user's own options win."""
+    return SuperAdam(params, lr, **{**composition, **options})
