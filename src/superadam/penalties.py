@@ -175,8 +175,7 @@ class GroupLasso(Penalty):
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
         if self.lam == 0:
             return y.clone()
-        d = d.double() / self.lam
-        x, rho = norm_root(d * y, 1.0, d, dims(y, self.dim))
+        x, rho = norm_root(y, self.lam / d, dims(y, self.dim))
         return x * rho
 
     def value(self, x: Tensor) -> Tensor:

@@ -19,27 +19,27 @@ def tolerance(x: Tensor) -> float:
     return 4 * torch.finfo(x.dtype).eps
 
 
-def norm_root(p: Tensor, alpha: Tensor | float, beta: Tensor, dim: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    r"""$x = p / (\alpha + c \beta)$ and the $c \ge 0$ for which $\|x\| = 1$; c = 0 where $\|p / \alpha\| \le 1$.
+def norm_root(p: Tensor, alpha: Tensor, dim: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    r"""$x = p / (\alpha + c)$ and the $c \ge 0$ for which $\|x\| = 1$; c = 0 where $\|p / \alpha\| \le 1$.
 
     $1 / \|x\|$ is increasing and concave in c, so Newton's method on $1 / \|x\| - 1$ never overshoots from a c that is
-    too small; the start is the c at which all $|x_i| \le 1$. Convergence is quadratic in the end; before, it takes a
-    step or so for each order of magnitude between the $\beta_i$.
+    too small; the start is the least c at which all $|x_i| \le 1$. Convergence is quadratic in the end; before, it
+    takes a step or so for each order of magnitude between the $\alpha_i$.
 
-    >>> norm_root(torch.tensor([6.0, 8.0]), 5.0, torch.tensor(1.0), (0,))
+    >>> norm_root(torch.tensor([6.0, 8.0]), torch.tensor(5.0), (0,))
     (tensor([0.6000, 0.8000]), tensor([5.]))
     """
-    c = ((p.abs() - alpha) / beta).amax(dim, keepdim=True).clamp(min=0)
+    c = (p.abs() - alpha).amax(dim, keepdim=True).clamp(min=0)
     for k in range(MAX_ITERATIONS):
-        t = alpha + c * beta
+        t = alpha + c
         x = p / t
         norm = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
         done = norm <= 1 + tolerance(p)
         if k % CHECK_EVERY == 0 and bool(done.all()):
             break
-        step = (norm - 1) * norm.square() / (x.square() * (beta / t)).sum(dim, keepdim=True)
-        c = torch.where(done, c, c + step)
-    return x, c
+        slope = x.square_().div_(t).sum(dim, keepdim=True)
+        c = torch.where(done, c, c + (norm - 1) * norm.square() / slope)
+    return p / (alpha + c), c
 
 
 def water_level(y: Tensor, d: Tensor, total: float, dim: tuple[int, ...], cap: Tensor | None = None) -> Tensor:
@@ -50,8 +50,8 @@ def water_level(y: Tensor, d: Tensor, total: float, dim: tuple[int, ...], cap: T
     """
     if total == 0:
         return torch.zeros_like(y)
-    d = d / d.amax()  # changes nothing, but avoids overflow
-    w = 1 / d
+    w = d.amax() / d  # a multiple of 1/d that does not overflow
+    huge = torch.finfo(y.dtype).max / y.numel()  # what can be summed
     z = y
     # y - θ/d has the rounding errors of y. Where they matter for the total, solve again for what is left of y.
     for _ in range(8):
@@ -59,12 +59,12 @@ def water_level(y: Tensor, d: Tensor, total: float, dim: tuple[int, ...], cap: T
         done = (x.sum(dim, keepdim=True) - total).abs() <= tolerance(y) * total
         if bool(done.all()):
             break
-        theta = _level(z, d, w, total, dim) if cap is None else _capped_level(z, d, w, total, dim, cap)
-        z = z.addcmul(w, theta.masked_fill(done, 0.0), value=-1)
+        theta = _level(z, w, total, dim) if cap is None else _capped_level(z, w, total, dim, cap)
+        z = z.addcmul(w, theta.masked_fill(done, 0.0), value=-1).clamp_(-huge, huge)
     return x
 
 
-def _level(z: Tensor, d: Tensor, w: Tensor, total: float, dim: tuple[int, ...]) -> Tensor:
+def _level(z: Tensor, w: Tensor, total: float, dim: tuple[int, ...]) -> Tensor:
     r"""$\theta$ with $\sum_i \max(0, z_i - \theta w_i) = \mathrm{total}$, up to the rounding errors of z.
 
     The sum is decreasing, convex and piecewise linear in θ, so Newton's method never overshoots from a θ that is too
@@ -73,11 +73,12 @@ def _level(z: Tensor, d: Tensor, w: Tensor, total: float, dim: tuple[int, ...]) 
     """
     # Too small: the θ without the max, and the one at which the first of the z - θw would be the total.
     # The latter is rounded down, lest all z - θw be negative.
-    theta = (d * (z - total)).amax(dim, keepdim=True)
+    theta = (z - total).div_(w).amax(dim, keepdim=True)
     theta = theta - tolerance(z) * theta.abs()
-    theta = theta.maximum((z.sum(dim, keepdim=True) - total) / w.expand_as(z).sum(dim, keepdim=True))
+    theta = theta.maximum(_unclipped(z, w, total, dim))
+    x = torch.empty_like(z)
     for k in range(MAX_ITERATIONS):
-        x = z.addcmul(w, theta, value=-1).relu_()
+        torch.addcmul(z, w, theta, value=-1, out=x).relu_()
         error = x.sum(dim, keepdim=True) - total
         slope = x.sign_().mul_(w).sum(dim, keepdim=True)
         step = torch.where(slope > 0, error / slope, 0.0)
@@ -88,28 +89,31 @@ def _level(z: Tensor, d: Tensor, w: Tensor, total: float, dim: tuple[int, ...]) 
     return theta
 
 
-def _capped_level(z: Tensor, d: Tensor, w: Tensor, total: float, dim: tuple[int, ...], cap: Tensor) -> Tensor:
+def _capped_level(z: Tensor, w: Tensor, total: float, dim: tuple[int, ...], cap: Tensor) -> Tensor:
     r"""$\theta$ with $\sum_i \mathrm{clip}(z_i - \theta w_i, 0, \mathrm{cap}) = \mathrm{total}$, up to rounding errors.
 
     The sum is not convex any more, so Newton's method is kept between two bounds; where it would leave them, or has not
     halved the error of the sum, the interval is halved instead.
     """
-    lo = (d * (z - cap)).amin(dim, keepdim=True)  # all at their caps
-    hi = (d * z).amax(dim, keepdim=True)  # all at 0
-    theta = (z.sum(dim, keepdim=True) - total) / w.expand_as(z).sum(dim, keepdim=True)
-    theta = theta.maximum(lo).minimum(hi)
+    lo = (z - cap).div_(w).amin(dim, keepdim=True)  # all at their caps
+    hi = (z / w).amax(dim, keepdim=True)  # all at 0
+    theta = _unclipped(z, w, total, dim).maximum(lo).minimum(hi)
     last = torch.full_like(theta, torch.inf)
     for k in range(MAX_ITERATIONS):
-        x = z.addcmul(w, theta, value=-1)
-        error = x.clamp(min=0).minimum(cap).sum(dim, keepdim=True) - total
-        slope = (w * ((x > 0) & (x < cap))).sum(dim, keepdim=True)
+        x = z.addcmul(w, theta, value=-1).clamp_(min=0).minimum(cap)
+        error = x.sum(dim, keepdim=True) - total
+        slope = (cap - x).sign_().mul_(x.sign_()).mul_(w).sum(dim, keepdim=True)  # of those strictly between 0 and cap
         lo, hi = torch.where(error > 0, theta, lo), torch.where(error < 0, theta, hi)
-        newton, middle = theta + error / slope, lo + (hi - lo) / 2
+        newton = theta + error / slope
         safe = (lo < newton) & (newton < hi) & (error.abs() <= last / 2)
-        new = torch.where(safe, newton, middle)
-        last = error.abs()
+        new, last = torch.where(safe, newton, lo + (hi - lo) / 2), error.abs()
         done = (last <= tolerance(z) * total) | ((new - theta).abs() <= tolerance(z) * theta.abs())
         if k % CHECK_EVERY == 0 and bool(done.all()):
             break
         theta = torch.where(done, theta, new)
     return theta
+
+
+def _unclipped(z: Tensor, w: Tensor, total: float, dim: tuple[int, ...]) -> Tensor:
+    r"""$\theta$ with $\sum_i z_i - \theta w_i = \mathrm{total}$."""
+    return (z.sum(dim, keepdim=True) - total) / w.expand_as(z).sum(dim, keepdim=True)

@@ -36,11 +36,13 @@ class L2Ball(ConvexSet):
         center, dim = like(self.center, y), dims(y, self.dim)
         if self.r == 0:
             return center.clone()
-        u = (y - center) / self.r
+        u = (y - center).div_(self.r)
         inside = torch.linalg.vector_norm(u, dim=dim, keepdim=True) <= 1 + tolerance(y)
+        if bool(inside.all()):
+            return y.clone()
         d = d / d.amax()  # changes nothing, but avoids overflow
-        x, _ = norm_root(d * u, d, torch.ones_like(d), dim)
-        return torch.where(inside, y, center + self.r * x)
+        x, _ = norm_root(u.mul_(d), d, dim)
+        return torch.where(inside, y, x.mul_(self.r).add_(center))
 
     def violation(self, x: Tensor) -> Tensor:
         x = x.double()
@@ -69,6 +71,8 @@ class L1Ball(ConvexSet):
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
         dim, size = dims(y, self.dim), y.abs()
         inside = size.sum(dim, keepdim=True) <= self.r * (1 + tolerance(y))
+        if bool(inside.all()):
+            return y.clone()
         return torch.where(inside, y, water_level(size, d, self.r, dim).copysign(y))
 
     def violation(self, x: Tensor) -> Tensor:

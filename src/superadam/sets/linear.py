@@ -23,24 +23,29 @@ class OneRow(ConvexSet, abstract=True):
         check(torch.as_tensor(self.a).count_nonzero() > 0, "a", self.a, "a != 0")
 
     def excess(self, x: Tensor) -> Tensor:
-        r"""By how much $a^\top x$ is wrong."""
+        """aᵀx - b."""
         return (like(self.a, x) * x).sum() - self.b
+
+    def violated(self, excess: Tensor) -> Tensor:
+        """Whether x is outside, given aᵀx - b."""
+        raise NotImplementedError(f"{type(self).__name__} has no violated")
 
     @in_metric
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
         a = like(self.a, y)
-        d = d / d.amax()  # changes nothing, but avoids overflow
-        a_d = a / d
-        a_d /= (a * a_d).sum()
-        x = y
-        for _ in range(2):  # once more against the rounding errors of a large y
-            x = torch.addcmul(x, a_d, self.excess(x), value=-1)
-        return x
+        step = a * (d.amax() / d)  # a multiple of a/d that does not overflow
+        slope = (a * step).sum()
+        excess = self.excess(y)
+        outside = self.violated(excess)
+        x = torch.addcmul(y, step, outside * excess / slope, value=-1)
+        # Once more, against the rounding errors of a large y.
+        return x.addcmul_(step, outside * self.excess(x) / slope, value=-1)
 
     def violation(self, x: Tensor) -> Tensor:
         x = x.double()
         norm: Tensor = torch.linalg.vector_norm(like(self.a, x))
-        return self.excess(x).abs() / norm
+        excess = self.excess(x)
+        return self.violated(excess) * excess.abs() / norm
 
 
 class Hyperplane(OneRow):
@@ -52,6 +57,9 @@ class Hyperplane(OneRow):
     tensor([-1.,  1.])
     """
 
+    def violated(self, excess: Tensor) -> Tensor:
+        return excess != 0
+
 
 class Halfspace(OneRow):
     r"""$a^\top x \le b$; a is a tensor that fits x, or a number for all coordinates.
@@ -62,8 +70,8 @@ class Halfspace(OneRow):
     tensor([1., 3.])
     """
 
-    def excess(self, x: Tensor) -> Tensor:
-        return super().excess(x).clamp(min=0)
+    def violated(self, excess: Tensor) -> Tensor:
+        return excess > 0
 
 
 class Affine(ConvexSet):

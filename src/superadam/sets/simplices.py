@@ -64,12 +64,11 @@ class CappedSimplex(ConvexSet):
 
     @in_metric
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
-        z, dim = y.double(), dims(y, self.dim)
-        cap = like(self.cap, z)
+        cap, dim = like(self.cap, y), dims(y, self.dim)
         room = cap.sum(dim).amin().item()
         if room < self.total * (1 - tolerance(y)):
             raise ValueError(f"CappedSimplex is empty: the caps sum to {room:g}, less than the total {self.total:g}")
-        return water_level(z, d.double(), self.total, dim, cap)
+        return water_level(y, d, self.total, dim, cap)
 
     def violation(self, x: Tensor) -> Tensor:
         x = x.double()
