@@ -32,13 +32,14 @@ def norm_root(p: Tensor, alpha: Tensor, dim: tuple[int, ...]) -> tuple[Tensor, T
     c = (p.abs() - alpha).amax(dim, keepdim=True).clamp(min=0)
     for k in range(MAX_ITERATIONS):
         t = alpha + c
-        x = p / t
-        norm = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
+        squares = (p / t).square_()
+        norm2 = squares.sum(dim, keepdim=True)
+        norm = norm2.sqrt()
         done = norm <= 1 + tolerance(p)
         if k % CHECK_EVERY == 0 and bool(done.all()):
             break
-        slope = x.square_().div_(t).sum(dim, keepdim=True)
-        c = torch.where(done, c, c + (norm - 1) * norm.square() / slope)
+        slope = squares.div_(t).sum(dim, keepdim=True)
+        c = torch.where(done, c, c + (norm - 1) * norm2 / slope)
     return p / (alpha + c), c
 
 

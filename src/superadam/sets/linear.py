@@ -42,6 +42,8 @@ class OneRow(ConvexSet, abstract=True):
         return x.addcmul_(step, outside * self.excess(x) / slope, value=-1)
 
     def violation(self, x: Tensor) -> Tensor:
+        if x.numel() == 0:
+            return x.new_zeros(())
         x = x.double()
         norm: Tensor = torch.linalg.vector_norm(like(self.a, x))
         excess = self.excess(x)
