@@ -96,16 +96,14 @@ def kkt_interval(lo, hi, y, w, x):
 def kkt_simplex(total, y, w, x, cap=math.inf):
     assert (x >= 0).all()
     assert (x <= cap * (1 + 1e-6)).all()
-    free = (x > 0) & (x < cap)
-    if total == 0 or not free.any():  # every coordinate at a bound: some θ must explain it
-        least = (y / w)[x == 0].max() if (x == 0).any() else -math.inf
-        most = ((y - x) / w)[x > 0].min() if (x > 0).any() else math.inf
-        gap = max(0.0, float(least - most)) / max(1e-300, float((y / w).abs().max()))
-        return max(gap, abs(float(x.sum()) - total) / max(total, 1e-300))
-    theta = (y - x)[free].sum() / w[free].sum()
-    level = y - theta * w
-    wrong = torch.where(free, x - level, torch.where(x == 0, positive(level), positive(x - level)))
-    return max(relative(wrong, y, total), abs(float(x.sum()) - total) / total)
+    free, none, full = (x > 0) & (x < cap), x == 0, x >= cap
+    # Read θ off the free coordinates, but as far as those at a bound allow: close to a bound, the former say little.
+    theta = (y - x)[free].sum() / w[free].sum() if free.any() else torch.tensor(0.0)
+    least = (y / w)[none].max() if none.any() else torch.tensor(-math.inf)
+    most = ((y - cap) / w)[full].min() if full.any() else torch.tensor(math.inf)
+    level = y - theta.maximum(least).minimum(most) * w
+    wrong = torch.where(free, x - level, torch.where(none, positive(level), positive(cap - level)))
+    return max(relative(wrong, y, total), relative(x.sum() - total, total))
 
 
 def kkt_l1(r, y, w, x):

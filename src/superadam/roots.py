@@ -76,7 +76,7 @@ def _level(z: Tensor, w: Tensor, total: float, dim: tuple[int, ...]) -> Tensor:
     # The latter is rounded down, lest all z - θw be negative.
     theta = (z - total).div_(w).amax(dim, keepdim=True)
     theta = theta - tolerance(z) * theta.abs()
-    theta = theta.maximum(_unclipped(z, w, total, dim))
+    theta = theta.maximum((z.sum(dim, keepdim=True) - total) / w.expand_as(z).sum(dim, keepdim=True))
     x = torch.empty_like(z)
     for k in range(MAX_ITERATIONS):
         torch.addcmul(z, w, theta, value=-1, out=x).relu_()
@@ -93,28 +93,23 @@ def _level(z: Tensor, w: Tensor, total: float, dim: tuple[int, ...]) -> Tensor:
 def _capped_level(z: Tensor, w: Tensor, total: float, dim: tuple[int, ...], cap: Tensor) -> Tensor:
     r"""$\theta$ with $\sum_i \mathrm{clip}(z_i - \theta w_i, 0, \mathrm{cap}) = \mathrm{total}$, up to rounding errors.
 
-    The sum is not convex any more, so Newton's method is kept between two bounds; where it would leave them, or has not
-    halved the error of the sum, the interval is halved instead.
+    The sum is not convex any more, so Newton's method is kept between two bounds; where it would leave them, stand
+    still, or has not halved the error of the sum, the interval is halved instead.
     """
     lo = (z - cap).div_(w).amin(dim, keepdim=True)  # all at their caps
     hi = (z / w).amax(dim, keepdim=True)  # all at 0
-    theta = _unclipped(z, w, total, dim).maximum(lo).minimum(hi)
+    theta = torch.zeros_like(lo).maximum(lo).minimum(hi)
     last = torch.full_like(theta, torch.inf)
     for k in range(MAX_ITERATIONS):
         x = z.addcmul(w, theta, value=-1).clamp_(min=0).minimum(cap)
         error = x.sum(dim, keepdim=True) - total
         slope = (cap - x).sign_().mul_(x.sign_()).mul_(w).sum(dim, keepdim=True)  # of those strictly between 0 and cap
         lo, hi = torch.where(error > 0, theta, lo), torch.where(error < 0, theta, hi)
-        newton = theta + error / slope
-        safe = (lo < newton) & (newton < hi) & (error.abs() <= last / 2)
-        new, last = torch.where(safe, newton, lo + (hi - lo) / 2), error.abs()
-        done = (last <= tolerance(z) * total) | ((new - theta).abs() <= tolerance(z) * theta.abs())
+        done = (error.abs() <= tolerance(z) * total) | (hi - lo <= tolerance(z) * theta.abs())
         if k % CHECK_EVERY == 0 and bool(done.all()):
             break
-        theta = torch.where(done, theta, new)
+        newton = theta + error / slope
+        safe = (lo < newton) & (newton < hi) & (error.abs() <= last / 2)
+        theta = torch.where(done, theta, torch.where(safe, newton, lo + (hi - lo) / 2))
+        last = error.abs()
     return theta
-
-
-def _unclipped(z: Tensor, w: Tensor, total: float, dim: tuple[int, ...]) -> Tensor:
-    r"""$\theta$ with $\sum_i z_i - \theta w_i = \mathrm{total}$."""
-    return (z.sum(dim, keepdim=True) - total) / w.expand_as(z).sum(dim, keepdim=True)

@@ -34,12 +34,12 @@ class OneRow(ConvexSet, abstract=True):
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
         a = like(self.a, y)
         step = a * (d.amax() / d)  # a multiple of a/d that does not overflow
-        slope = (a * step).sum()
+        step /= (a * step).sum()
         excess = self.excess(y)
         outside = self.violated(excess)
-        x = torch.addcmul(y, step, outside * excess / slope, value=-1)
+        x = torch.addcmul(y, step, outside * excess, value=-1)
         # Once more, against the rounding errors of a large y.
-        return x.addcmul_(step, outside * self.excess(x) / slope, value=-1)
+        return x.addcmul_(step, outside * self.excess(x), value=-1)
 
     def violation(self, x: Tensor) -> Tensor:
         if x.numel() == 0:
