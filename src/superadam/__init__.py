@@ -1,6 +1,6 @@
 """SUPER-ADAM for PyTorch: every adaptive gradient method as one algorithm with four choices."""
 
-from superadam import estimators, matrices, reference, schedules, zoo
+from superadam import estimators, matrices, penalties, reference, schedules, sets, zoo
 from superadam.optimizer import SuperAdam
 from superadam.replay import twice
 from superadam.zoo import create, list_methods
@@ -11,8 +11,10 @@ __all__ = [
     "estimators",
     "list_methods",
     "matrices",
+    "penalties",
     "reference",
     "schedules",
+    "sets",
     "twice",
     "zoo",
 ]

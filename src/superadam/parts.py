@@ -1,8 +1,8 @@
-"""What matrices, estimators and schedules have in common: a choice for one line of Algorithm 1.
+"""What matrices, estimators, schedules, sets and penalties have in common: a choice for one line of Algorithm 1.
 
-A part is a frozen record of plain numbers without state of its own, so it can be written into a checkpoint as a *spec*,
-`{"type": "SecondMoment", "beta": 0.999, …}`, and found again from one. What changes during training lives in the
-optimizer's state.
+A part is a frozen record of plain numbers (or tensors, such as bounds) without state of its own, so it can be written
+into a checkpoint as a *spec*, `{"type": "SecondMoment", "beta": 0.999, …}`, and found again from one. What changes
+during training lives in the optimizer's state.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import difflib
 import re
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self, cast, dataclass_transform
+
+import torch
+from torch import Tensor
 
 __all__ = ["Part", "check", "nearest"]
 
@@ -34,6 +37,12 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
+def _equal(a: object, b: object) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return (a.dtype, a.device) == (b.dtype, b.device) and torch.equal(a, b)
+    return not isinstance(a, Tensor) and not isinstance(b, Tensor) and a == b
+
+
 @dataclass_transform(frozen_default=True)
 class Part:
     """Base of every choice. A subclass is made a frozen dataclass, and known by its name, by being defined.
@@ -48,11 +57,21 @@ class Part:
     _names: ClassVar[dict[str, type[Part]]]
 
     def __init_subclass__(cls, kind: str | None = None, abstract: bool = False) -> None:
-        dataclasses.dataclass(frozen=True)(cls)
+        dataclasses.dataclass(frozen=True, eq=False)(cls)
         if kind is not None:
             cls._kind, cls._names = kind, {}
         elif not abstract:
             cls._names[cls.__name__] = cls
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        mine, theirs = self.spec(), other.spec()
+        return all(_equal(mine[name], theirs[name]) for name in mine)
+
+    def __hash__(self) -> int:
+        # Tensors hash by identity, though they may be equal: leave them out.
+        return hash(tuple(v for v in self.spec().values() if not isinstance(v, Tensor)))
 
     def spec(self) -> dict[str, Any]:
         """This part as plain data."""

@@ -1,0 +1,183 @@
+r"""Line 9 with a penalty: minimise $f(x) + h(x)$, for an h that need not have a gradient.
+
+A penalty of one's own is a subclass with two methods; its fields are its options:
+
+>>> class Squared(Penalty):
+...     separable = True
+...     def argmin(self, y, d):
+...         return y * d / (d + 2)
+...     def value(self, x):
+...         return x.square().sum()
+>>> Squared().argmin(torch.tensor([3.0, -1.0]), 1.0)
+tensor([ 1.0000, -0.3333])
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from superadam.parts import Part, check
+from superadam.roots import norm_root
+from superadam.sets.base import ConvexSet, Dim, dims, in_metric
+
+__all__ = ["L1", "L2", "ElasticNet", "GroupLasso", "Penalty", "combined_argmin", "pair_objection"]
+
+
+class Penalty(Part, kind="penalty"):
+    r"""Base class of the penalties h.
+
+    `argmin(y, d)` is the exact step of line 9, for $d = H_t / \gamma$ and $y = x_t - g_t / d$:
+
+    $$\arg\min_x \tfrac12 \sum_i d_i (x_i - y_i)^2 + h(x)$$
+
+    d is a positive tensor of y's shape, or a scalar.
+    """
+
+    separable: ClassVar[bool] = False
+    """Whether h is a sum over the coordinates, so that it goes with any box."""
+
+    def argmin(self, y: Tensor, d: Tensor | float) -> Tensor:
+        """The minimiser of the distance to y, where d weighs the coordinates, plus the penalty."""
+        raise NotImplementedError(f"{type(self).__name__} has no argmin")
+
+    def value(self, x: Tensor) -> Tensor:
+        """h(x), as a 0-d tensor."""
+        raise NotImplementedError(f"{type(self).__name__} has no value")
+
+
+def pair_objection(constraint: ConvexSet | None, penalty: Penalty | None) -> str | None:
+    """Why line 9 cannot be solved for this set and this penalty together, if it cannot."""
+    if constraint is None or penalty is None or (constraint.separable and penalty.separable):
+        return None
+    part = constraint if not constraint.separable else penalty
+    return (
+        "a penalty goes with a set only if both work on each coordinate by itself, and "
+        f"{type(part).__name__} does not; L1, L2 and ElasticNet go with Box, NonNegative and LInfBall"
+    )
+
+
+def combined_argmin(constraint: ConvexSet | None, penalty: Penalty | None, y: Tensor, d: Tensor | float) -> Tensor:
+    """The exact step of line 9 for a set, a penalty, or both: in one dimension, the penalty's minimiser is clipped.
+
+    >>> from superadam.sets import NonNegative
+    >>> combined_argmin(NonNegative(), L1(1.0), torch.tensor([3.0, -3.0]), 1.0)
+    tensor([2., 0.])
+    """
+    if objection := pair_objection(constraint, penalty):
+        raise ValueError(objection)
+    x = y if penalty is None else penalty.argmin(y, d)
+    return x if constraint is None else constraint.argmin(x, d)
+
+
+def _check_weight(name: str, value: float) -> None:
+    check(0 <= value < math.inf, name, value, f"0 <= {name} < inf")
+
+
+def _soft(y: Tensor, threshold: Tensor) -> Tensor:
+    """sign(y) max(0, |y| - threshold)."""
+    return y - y.clamp(-threshold, threshold)
+
+
+class L1(Penalty):
+    r"""$h(x) = \lambda \|x\|_1$, which makes coordinates exactly zero.
+
+    $$x = \mathrm{sign}(y) \max(0, |y| - \lambda / d)$$
+
+    >>> L1(1.0).argmin(torch.tensor([3.0, -0.4]), torch.tensor([1.0, 2.0]))
+    tensor([2., 0.])
+    """
+
+    lam: float
+    separable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_weight("lam", self.lam)
+
+    @in_metric
+    def argmin(self, y: Tensor, d: Tensor) -> Tensor:
+        return _soft(y, self.lam / d)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.lam * x.abs().sum()
+
+
+class L2(Penalty):
+    r"""$h(x) = \frac{\lambda}{2} \|x\|_2^2$.
+
+    $$x = \frac{d}{d + \lambda}\, y$$
+
+    >>> L2(1.0).argmin(torch.tensor([3.0, -3.0]), torch.tensor([1.0, 2.0]))
+    tensor([ 1.5000, -2.0000])
+    """
+
+    lam: float
+    separable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_weight("lam", self.lam)
+
+    @in_metric
+    def argmin(self, y: Tensor, d: Tensor) -> Tensor:
+        return y * (d / (d + self.lam))
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.lam / 2 * x.square().sum()
+
+
+class ElasticNet(Penalty):
+    r"""$h(x) = \lambda_1 \|x\|_1 + \frac{\lambda_2}{2} \|x\|_2^2$.
+
+    $$x = \frac{d}{d + \lambda_2}\, \mathrm{sign}(y) \max(0, |y| - \lambda_1 / d)$$
+
+    >>> ElasticNet(l1=1.0, l2=1.0).argmin(torch.tensor([3.0, -0.4]), torch.tensor([1.0, 2.0]))
+    tensor([1., 0.])
+    """
+
+    l1: float
+    l2: float
+    separable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_weight("l1", self.l1)
+        _check_weight("l2", self.l2)
+
+    @in_metric
+    def argmin(self, y: Tensor, d: Tensor) -> Tensor:
+        return _soft(y, self.l1 / d) * (d / (d + self.l2))
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.l1 * x.abs().sum() + self.l2 / 2 * x.square().sum()
+
+
+class GroupLasso(Penalty):
+    r"""$h(x) = \lambda \sum_G \|x_G\|_2$ over the slices G along `dim`, which makes whole slices exactly zero.
+
+    $x_G = 0$ where $\|d_G\, y_G\|_2 \le \lambda$. Elsewhere, with $\rho = \|x_G\|_2$,
+
+    $$x_G = \frac{d_G\, \rho}{d_G\, \rho + \lambda}\, y_G$$
+
+    >>> GroupLasso(1.0, dim=1).argmin(torch.tensor([[3.0, 4.0], [0.1, 0.1]]), 1.0)
+    tensor([[2.4000, 3.2000],
+            [0.0000, 0.0000]])
+    """
+
+    lam: float
+    dim: Dim
+
+    def __post_init__(self) -> None:
+        _check_weight("lam", self.lam)
+
+    @in_metric
+    def argmin(self, y: Tensor, d: Tensor) -> Tensor:
+        if self.lam == 0:
+            return y.clone()
+        x, rho = norm_root(y, self.lam / d, dims(y, self.dim))
+        return x * rho
+
+    def value(self, x: Tensor) -> Tensor:
+        norms: Tensor = torch.linalg.vector_norm(x, dim=dims(x, self.dim))
+        return self.lam * norms.sum()

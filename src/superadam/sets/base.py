@@ -1,0 +1,133 @@
+r"""Line 9: what a set $\mathcal{X}$ is.
+
+A set of one's own is a subclass with one method; its fields are its options. Here, all coordinates are equal:
+
+>>> class AllEqual(ConvexSet):
+...     def argmin(self, y, d):
+...         d = torch.as_tensor(d).expand_as(y)
+...         return ((d * y).sum() / d.sum()).expand_as(y)
+>>> AllEqual().argmin(torch.tensor([0.0, 3.0]), torch.tensor([2.0, 1.0]))
+tensor([1., 1.])
+>>> AllEqual().contains(torch.tensor([1.0, 1.5]))
+False
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from superadam.matrices import Matrix
+from superadam.parts import Part, check
+
+__all__ = ["ConvexSet", "in_metric"]
+
+# Which coordinates make up one slice: all of them (None), or those along a dimension or several.
+Dim = int | tuple[int, ...] | None
+Self = TypeVar("Self")
+
+
+class ConvexSet(Part, kind="constraint"):
+    r"""Base class of the sets.
+
+    `argmin(y, d)` is the exact step of line 9, for $d = H_t / \gamma$ and $y = x_t - g_t / d$:
+
+    $$\arg\min_{x \in \mathcal{X}} \tfrac12 \sum_i d_i (x_i - y_i)^2$$
+
+    d is a positive tensor of y's shape, or a scalar. The sets of this package return a feasible y unchanged, a tensor
+    without elements too, and refuse numbers that are not finite.
+    """
+
+    scalar_metric: ClassVar[bool] = False
+    """Whether the step is known only for H_t = b I, so that d must be a scalar."""
+    separable: ClassVar[bool] = False
+    """Whether the set is a product of intervals, so that any separable penalty goes with it."""
+
+    def argmin(self, y: Tensor, d: Tensor | float) -> Tensor:
+        """The point of the set nearest to y, where d weighs the coordinates."""
+        raise NotImplementedError(f"{type(self).__name__} has no argmin")
+
+    def violation(self, x: Tensor) -> Tensor:
+        """How far x is outside, as a 0-d tensor: 0 for a feasible x."""
+        return largest((x - self.argmin(x, 1.0)).abs())
+
+    def contains(self, x: Tensor, tol: float = 1e-6) -> bool:
+        """Whether x is feasible, up to `tol`."""
+        return bool(self.violation(x) <= tol)
+
+    def objection(self, estimator: Any, matrix: Any, schedule: Any) -> str | None:
+        if self.scalar_metric and not matrix.multiple_of_identity:
+            return f"{type(self).__name__} {_NEEDS_SCALAR}, and {type(matrix).__name__} has many; {_scalar_matrices()}"
+        return None
+
+
+_NEEDS_SCALAR = "needs one learning rate for all coordinates"
+
+
+def _scalar_matrices() -> str:
+    names = [name for name, matrix in Matrix._names.items() if matrix.multiple_of_identity]  # type: ignore[attr-defined]
+    return f"matrices that have one: {', '.join(sorted(names))}"
+
+
+def in_metric(argmin: Callable[[Self, Tensor, Tensor], Tensor]) -> Callable[[Self, Tensor, Tensor | float], Tensor]:
+    """Check y and d, compute in float32 or better, and give the result the dtype of y."""
+
+    @functools.wraps(argmin)
+    @torch.no_grad()
+    def checked(self: Self, y: Tensor, d: Tensor | float) -> Tensor:
+        if not y.is_floating_point():
+            raise ValueError(f"y must be a real floating-point tensor, not {y.dtype}")
+        dtype = torch.promote_types(y.dtype, torch.float32)
+        if isinstance(d, Tensor) and d.dim() > 0:
+            dtype = torch.promote_types(dtype, d.dtype)
+        d = torch.as_tensor(d, dtype=dtype, device=y.device)
+        if d.shape not in ((), y.shape):
+            raise ValueError(f"d must be a scalar or have the shape of y, {tuple(y.shape)}, not {tuple(d.shape)}")
+        if getattr(self, "scalar_metric", False) and d.dim() > 0:
+            raise ValueError(f"{type(self).__name__} {_NEEDS_SCALAR}, so d must be a scalar; {_scalar_matrices()}")
+        if y.numel() == 0:
+            return y.clone()
+        # Two reductions and one look at the result: NaN fails every comparison.
+        (y_min, y_max), (d_min, d_max) = torch.aminmax(y), torch.aminmax(d)
+        if not (-math.inf < y_min) & (y_max < math.inf) & (d_min > 0) & (d_max < math.inf):
+            if d_min > 0 and d_max < math.inf:
+                raise ValueError(f"y must be finite; its least and largest elements are {y_min:g} and {y_max:g}")
+            raise ValueError(f"d must be positive and finite; its least and largest are {d_min:g} and {d_max:g}")
+        return argmin(self, y.to(dtype), d).to(y.dtype)
+
+    return checked
+
+
+def check_radius(r: float) -> None:
+    check(0 <= r < math.inf, "r", r, "0 <= r < inf")
+
+
+def check_finite(name: str, value: float | Tensor) -> None:
+    check(bool(torch.as_tensor(value).isfinite().all()), name, value, "finite numbers")
+
+
+def like(value: float | Tensor, y: Tensor) -> Tensor:
+    """An option of a set, where y is: its dtype, device and shape."""
+    value = torch.as_tensor(value, dtype=y.dtype, device=y.device)
+    try:
+        return value.expand_as(y)
+    except RuntimeError:
+        shapes = f"{tuple(value.shape)} and {tuple(y.shape)}"
+        raise ValueError(f"an option of the set and the tensor do not fit: shapes {shapes}") from None
+
+
+def dims(y: Tensor, dim: Dim) -> tuple[int, ...]:
+    """The dimensions to reduce over, so that a slice becomes one number."""
+    if dim is None:
+        return tuple(range(y.dim()))
+    return dim if isinstance(dim, tuple) else (dim,)
+
+
+def largest(excess: Tensor) -> Tensor:
+    """The largest element, or 0 if there is no positive one."""
+    return excess.amax().clamp(min=0) if excess.numel() else excess.new_zeros(())

@@ -1,0 +1,122 @@
+"""Linear equations and inequalities over the whole tensor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from superadam.parts import check
+from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like
+
+__all__ = ["Affine", "Halfspace", "Hyperplane"]
+
+
+class OneRow(ConvexSet, abstract=True):
+    """What the halfspace and the hyperplane share."""
+
+    a: Tensor | float
+    b: float
+
+    def __post_init__(self) -> None:
+        check_finite("a", self.a)
+        check_finite("b", self.b)
+        check(torch.as_tensor(self.a).count_nonzero() > 0, "a", self.a, "a != 0")
+
+    def excess(self, x: Tensor) -> Tensor:
+        """aᵀx - b."""
+        return (like(self.a, x) * x).sum() - self.b
+
+    def violated(self, excess: Tensor) -> Tensor:
+        """Whether x is outside, given aᵀx - b."""
+        raise NotImplementedError(f"{type(self).__name__} has no violated")
+
+    @in_metric
+    def argmin(self, y: Tensor, d: Tensor) -> Tensor:
+        a = like(self.a, y)
+        step = a * (d.amax() / d)  # a multiple of a/d that does not overflow
+        step /= (a * step).sum()
+        excess = self.excess(y)
+        outside = self.violated(excess)
+        x = torch.addcmul(y, step, outside * excess, value=-1)
+        # Once more, against the rounding errors of a large y.
+        return x.addcmul_(step, outside * self.excess(x), value=-1)
+
+    def violation(self, x: Tensor) -> Tensor:
+        if x.numel() == 0:
+            return x.new_zeros(())
+        x = x.double()
+        norm: Tensor = torch.linalg.vector_norm(like(self.a, x))
+        excess = self.excess(x)
+        return self.violated(excess) * excess.abs() / norm
+
+
+class Hyperplane(OneRow):
+    r"""$a^\top x = b$; a is a tensor that fits x, or a number for all coordinates.
+
+    $$x = y - \frac{a}{d} \cdot \frac{a^\top y - b}{\sum_i a_i^2 / d_i}$$
+
+    >>> Hyperplane(1.0, b=0.0).argmin(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
+    tensor([-1.,  1.])
+    """
+
+    def violated(self, excess: Tensor) -> Tensor:
+        return excess != 0
+
+
+class Halfspace(OneRow):
+    r"""$a^\top x \le b$; a is a tensor that fits x, or a number for all coordinates.
+
+    $$x = y - \frac{a}{d} \cdot \frac{\max(0, a^\top y - b)}{\sum_i a_i^2 / d_i}$$
+
+    >>> Halfspace(torch.tensor([1.0, 0.0]), b=1.0).argmin(torch.tensor([3.0, 3.0]), 1.0)
+    tensor([1., 3.])
+    """
+
+    def violated(self, excess: Tensor) -> Tensor:
+        return excess > 0
+
+
+class Affine(ConvexSet):
+    r"""$A x = b$, where the m × n tensor A acts on the flattened x.
+
+    $$x = y - D^{-1} A^\top (A D^{-1} A^\top)^{-1} (A y - b)$$
+
+    >>> A = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
+    >>> Affine(A, torch.tensor([0.0, 3.0])).argmin(torch.zeros(3), 1.0)
+    tensor([-1.,  1.,  2.])
+    """
+
+    A: Tensor
+    b: Tensor
+
+    def __post_init__(self) -> None:
+        A, b = self.A, self.b
+        check(A.dim() == 2 and b.shape == A.shape[:1], "A, b", (A, b), "A of shape (m, n) and b of shape (m,)")
+        check_finite("A", A)
+        check_finite("b", b)
+        independent = torch.linalg.matrix_rank(A.double()) == len(A)
+        check(independent, "A", A, "linearly independent rows; leave out those that follow from others")
+
+    def _system(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.A.shape[1] != x.numel():
+            raise ValueError(f"A acts on {self.A.shape[1]} coordinates, and the tensor has {x.numel()}")
+        return self.A.to(x), self.b.to(x)
+
+    @in_metric
+    def argmin(self, y: Tensor, d: Tensor) -> Tensor:
+        x = y.double().flatten()
+        A, b = self._system(x)
+        d = (d / d.amax()).double().expand_as(y).flatten()
+        # A D⁻¹ Aᵀ = Rᵀ R, without the squared condition number of the left-hand side.
+        R = torch.linalg.qr(A.T / d.sqrt()[:, None], mode="r").R
+        for _ in range(3):  # once, then against rounding errors
+            lagrange = torch.cholesky_solve((A @ x - b)[:, None], R, upper=True)[:, 0]
+            x = x - (A.T @ lagrange) / d
+        return x.view(y.shape)
+
+    def violation(self, x: Tensor) -> Tensor:
+        x = x.double().flatten()
+        if x.numel() == 0:
+            return x.new_zeros(())
+        A, b = self._system(x)
+        return largest((A @ x - b).abs())
