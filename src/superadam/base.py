@@ -14,6 +14,7 @@ from superadam import checkpoints, options, replay
 from superadam.chunks import Chunk, real, state_dtype
 from superadam.matrices import Matrix
 from superadam.options import Composition
+from superadam.sets import ConvexSet
 
 __all__ = ["ComposedOptimizer"]
 
@@ -49,11 +50,11 @@ class ComposedOptimizer(Optimizer):
         return any("gamma" in state for state in self.state.values())
 
     def _parts(self, group: dict[str, Any]) -> Composition:
-        specs = [group["estimator"], group["matrix"], group["schedule"]]
+        specs = [group[name] for name in ("estimator", "matrix", "schedule", "constraint", "penalty")]
         if not all(spec is None or isinstance(spec, dict) for spec in specs):
             self._normalise()
             return self._parts(group)
-        key = (group["tau"], *(tuple(spec.items()) for spec in specs if spec is not None))
+        key = (group["tau"], *(spec and tuple(spec.items()) for spec in specs))
         if key not in self._parts_of:
             self._parts_of[key] = Composition.of(group)
         return self._parts_of[key]
@@ -105,7 +106,7 @@ class ComposedOptimizer(Optimizer):
     def _init_state(self, group: dict[str, Any], p: Tensor) -> None:
         """What is missing in the state of a parameter: all of it at first, g after a restart."""
         state = self.state[p]
-        estimator, matrix, _ = self._parts(group)
+        estimator, matrix, *_ = self._parts(group)
         if "step" not in state:
             capturable = group["capturable"]
             state["step"] = torch.zeros((), dtype=torch.float32, device=p.device) if capturable else 0
@@ -178,6 +179,20 @@ class ComposedOptimizer(Optimizer):
             options.refuse_misspelt(param_group, self.defaults)
             param_group = options.normalised({**self.defaults, **param_group})
         super().add_param_group(param_group)
+        constraint = self._parts(self.param_groups[-1]).constraint
+        if constraint is not None:
+            self._enter(constraint, self.param_groups[-1]["params"])
+
+    @torch.no_grad()
+    def _enter(self, constraint: ConvexSet, params: list[Tensor]) -> None:
+        """x_1 must be feasible: put the parameters of the newest group into their set, or refuse the group."""
+        try:
+            points = [constraint.argmin(p.to(state_dtype(p)), 1.0) for p in params]
+        except ValueError:  # complex or not finite, or of a shape that the set is not for
+            self.param_groups.pop()
+            raise
+        for p, x in zip(params, points, strict=True):
+            p.copy_(x)
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain numbers, strings and tensors. Refused between the two half-steps of a batch."""

@@ -47,7 +47,7 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
     if len(state_dict["param_groups"]) != len(opt.param_groups):
         return  # torch says it
     for i, (group, saved) in enumerate(zip(opt.param_groups, state_dict["param_groups"], strict=True)):
-        for name in ("tau", "estimator", "matrix", "schedule"):
+        for name in ("tau", "estimator", "matrix", "schedule", "constraint", "penalty"):
             mine, theirs = (g[name]["type"] if isinstance(g.get(name), dict) else g.get(name) for g in (group, saved))
             if name in saved and mine != theirs:
                 raise ValueError(
@@ -74,7 +74,7 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
 def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
     """Undo torch's cast of every state tensor to its parameter's dtype, and share no memory with the checkpoint."""
     for group, saved in zip(opt.param_groups, loaded["param_groups"], strict=True):
-        estimator, matrix, _ = opt._parts(group)
+        estimator, matrix, *_ = opt._parts(group)
         for index, p in zip(saved["params"], group["params"], strict=True):
             for name, value in loaded["state"].get(index, {}).items():
                 if name == "step":

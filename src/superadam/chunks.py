@@ -14,7 +14,9 @@ from torch import Tensor
 
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
+from superadam.penalties import Penalty
 from superadam.schedules import Schedule
+from superadam.sets import ConvexSet
 from superadam.tensors import Scalar, TensorList
 
 __all__ = ["Chunk", "Scalars", "real", "state_dtype"]
@@ -62,6 +64,8 @@ class Chunk:
     estimator: Estimator
     matrix: Matrix
     schedule: Schedule
+    constraint: ConvexSet | None
+    penalty: Penalty | None
 
     def __init__(self, **fields: Any) -> None:
         self.__dict__.update(fields)
@@ -78,6 +82,8 @@ class Chunk:
             estimator=first.estimator,
             matrix=first.matrix,
             schedule=first.schedule,
+            constraint=first.constraint,
+            penalty=first.penalty,
         )
 
     def __getattr__(self, name: str) -> Any:

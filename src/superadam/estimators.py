@@ -187,6 +187,8 @@ class Transport(Estimator):
         matrix, schedule = others.matrix, others.schedule
         if matrix.two_point:
             return f"{type(matrix).__name__} compares gradients at x_t and x_(t-1), which are never taken"
+        if others.constraint is not None:
+            return "the point ahead, where gradients are taken, may lie outside of the set"
         if type(schedule).weight_of is not Schedule.weight_of:
             return (
                 f"the point ahead must be known before the next gradient, and {type(schedule).__name__} looks at that"

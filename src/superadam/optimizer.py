@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast, overload
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from superadam import options, replay
+from superadam import options, replay, steps
 from superadam.base import ComposedOptimizer, State
 from superadam.chunks import Chunk, Scalars, state_dtype
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
+from superadam.penalties import Penalty
 from superadam.schedules import Schedule
-from superadam.tensors import Scalar, add_scaled, norm2
+from superadam.sets import ConvexSet
+from superadam.tensors import Scalar, norm2
 
 __all__ = ["SuperAdam"]
 
@@ -28,8 +31,8 @@ class SuperAdam(ComposedOptimizer):
     &g_1 = \nabla f(x_1; \xi_1) \\
     &\textbf{for } t = 1, 2, \dots \\
     &\quad H_t \text{ from } \nabla f(x_t; \xi_t) && \texttt{matrix} && \text{(4)} \\
-    &\quad \tilde x_{t+1} = \arg\min_x \langle g_t, x\rangle + \tfrac{1}{2\gamma}(x-x_t)^\top H_t (x-x_t)
-        && \texttt{lr} = \gamma && \text{(9)} \\
+    &\quad \tilde x_{t+1} = \arg\min_{x \in \mathcal{X}} \langle g_t, x\rangle + \tfrac{1}{2\gamma}(x-x_t)^\top H_t (x-x_t) + h(x)
+        && \gamma = \texttt{lr}, \mathcal{X} = \texttt{constraint}, h = \texttt{penalty} && \text{(9)} \\
     &\quad x_{t+1} = (1-\mu_t) x_t + \mu_t \tilde x_{t+1} && \texttt{schedule} && \text{(10)} \\
     &\quad g_{t+1} = \alpha_{t+1} \nabla f(x_{t+1}; \xi_{t+1}) + (1-\alpha_{t+1})
         \bigl[g_t + \tau(\nabla f(x_{t+1}; \xi_{t+1}) - \nabla f(x_t; \xi_{t+1}))\bigr] && \texttt{tau} && \text{(11)}
@@ -64,6 +67,10 @@ class SuperAdam(ComposedOptimizer):
         matrix: H_t, one of `superadam.matrices` or its name; default `SecondMoment()`, case 1. Norms and inner products
             run over all parameters whose groups have an equal matrix.
         schedule: μ_t and α_t, one of `superadam.schedules` or its name; default `Paper()`.
+        constraint: X, one of `superadam.sets`, for each parameter by itself. The parameters are put into the set at
+            construction; line 9 keeps them there, by the exact minimiser in the metric of H_t. A gradient that is not
+            finite is an error then: line 9 has no solution.
+        penalty: h, one of `superadam.penalties`, which line 9 adds to f.
         weight_decay: w. x_{t+1} is moved by −γ μ_t w x_t in addition.
         decoupled_weight_decay: if False, w x_t is added to the gradient instead (the gradient of w/2 ‖x‖²).
         clip: bound on the norm of g_t, over all parameters whose groups have an equal bound.
@@ -103,6 +110,8 @@ class SuperAdam(ComposedOptimizer):
         estimator: Estimator | str | None = None,
         matrix: Matrix | str | None = None,
         schedule: Schedule | str | None = None,
+        constraint: ConvexSet | str | None = None,
+        penalty: Penalty | str | None = None,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = True,
         clip: float | None = None,
@@ -118,6 +127,8 @@ class SuperAdam(ComposedOptimizer):
             "estimator": estimator,
             "matrix": "SecondMoment" if matrix is None else matrix,
             "schedule": "Paper" if schedule is None else schedule,
+            "constraint": constraint,
+            "penalty": penalty,
             "weight_decay": weight_decay,
             "decoupled_weight_decay": decoupled_weight_decay,
             "clip": clip,
@@ -226,12 +237,12 @@ class SuperAdam(ComposedOptimizer):
             return p.grad is None, _key(state.get("gamma"))
 
         chunks = self._chunks(kind)
-        self._solve_jointly([c for c in chunks if "gamma" in c.states[0]])
+        steps.solve_jointly([c for c in chunks if "gamma" in c.states[0]])
         for c in chunks:
             q = c.grad if c.has_grad else None  # at x_{t-1}: weight decay may be part of it
             start = c.x.clone() if c.matrix.two_point and c.has_grad else None
             if "gamma" in c.states[0]:
-                self._move(c, c.states[0]["gamma"])
+                steps.move(c, c.states[0]["gamma"])
                 c.drop("gamma")
             if q is not None:
                 c.count()
@@ -276,7 +287,7 @@ class SuperAdam(ComposedOptimizer):
                 totals[c.matrix] = tuple(map(torch.add, totals[c.matrix], sums)) if c.matrix in totals else sums
             c.drop("paired", "restarted", "q", "dx")
             if then_move and apart:
-                self._move(c, _gamma(c.group))
+                steps.move(c, _gamma(c.group))
         for matrix, total in totals.items():
             matrix.reduce(Scalars(self._scalars[matrix], rebind=self.defaults["differentiable"]), total)
         if self.defaults["differentiable"]:
@@ -291,9 +302,9 @@ class SuperAdam(ComposedOptimizer):
                 for state in c.states:
                     state["gamma"] = gamma
         elif not apart:
-            self._solve_jointly(chunks)
+            steps.solve_jointly(chunks)
             for c in chunks:
-                self._move(c, _gamma(c.group))
+                steps.move(c, _gamma(c.group))
 
     def _clip(self, chunks: list[Chunk]) -> None:
         """Bound the norm of g_t, over all parameters with an equal bound."""
@@ -304,37 +315,6 @@ class SuperAdam(ComposedOptimizer):
             factor = (bound / norm).clamp(max=1.0)
             for c in clipped:
                 c.g.mul_(factor.to(c.params[0].device))
-
-    def _solve_jointly(self, chunks: list[Chunk]) -> None:
-        """H_t⁻¹ g_t where H_t is not diagonal: it takes all parameters that share the matrix at once."""
-        for matrix in {c.matrix for c in chunks if c.matrix.joint}:
-            parts = [c for c in chunks if c.matrix == matrix]
-            whole = Chunk.merged(parts)
-            whole.store("direction", matrix.solve(whole))
-
-    def _move(self, c: Chunk, gamma: Scalar) -> None:
-        """Lines 9 and 10: x_{t+1} = x_t - γ μ_t H_t⁻¹ g_t, as X = R^d."""
-        c.estimator.rebase(c)
-        if isinstance(gamma, Tensor):
-            gamma = gamma.to(c.params[0].device)
-        x, eta = c.x, gamma * c.mu * c.estimator.rate(c)
-        g = c.g.clone() if c.group["differentiable"] else c.g  # autograd saves it, and line 11 will write into it
-        if c.group["weight_decay"] != 0 and c.group["decoupled_weight_decay"]:
-            x.mul_(1 - eta * c.group["weight_decay"])
-        if c.matrix.joint:
-            add_scaled(x, c.direction, -eta)
-            c.drop("direction")
-        elif c.matrix.watches_steps:
-            step = g / c.matrix.H(c)
-            add_scaled(x, step, -eta)
-            c.matrix.moved(c, step)
-        elif c.matrix.scalars:
-            x.addcmul_(g, eta / c.matrix.H(c), value=-1)
-        elif isinstance(eta, float):
-            x.addcdiv_(g, c.matrix.H(c), value=-eta)
-        else:
-            x.addcdiv_(g * eta, c.matrix.H(c), value=-1)
-        c.estimator.moved(c)
 
     # ---------------------------------------------------------------------------------- ending and restarting
 
@@ -348,12 +328,43 @@ class SuperAdam(ComposedOptimizer):
             raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             pending = self._chunks(lambda p, state: (_key(state["gamma"]),) if "gamma" in state else None)
-            self._solve_jointly(pending)
+            steps.solve_jointly(pending)
             for c in pending:
-                self._move(c, c.states[0]["gamma"])
+                steps.move(c, c.states[0]["gamma"])
                 c.drop("gamma")
             for c in self._chunks(lambda p, state: True if "g" in state else None):
                 c.estimator.settle(c)
+
+    @torch.no_grad()
+    def feasibility(self) -> float:
+        """How far the parameters are from their sets, at the most: 0 where all constraints hold."""
+        worst = [
+            constraint.violation(p).item()
+            for group in self.param_groups
+            if (constraint := self._parts(group).constraint) is not None
+            for p in group["params"]
+        ]
+        return max(worst, default=0.0)
+
+    @contextmanager
+    def at_x_tilde(self) -> Iterator[None]:
+        """Have the parameters hold x̃ inside the `with`, and what they held before after it.
+
+        x_t is a mixture of many x̃: it comes close to being sparse, or to the border of a set, where x̃ is there
+        exactly. x̃ is the solution of line 9 from the parameters as they are, with the newest g and H. A copy of the
+        parameters is kept meanwhile.
+        """
+        with torch.no_grad():
+            chunks = self._chunks(lambda p, state: (_key(state.get("gamma")),) if "g" in state else None)
+            before = [c.x.clone() for c in chunks]
+            for c in chunks:
+                c.x.copy_(steps.x_tilde(c, c.states[0].get("gamma", _gamma(c.group))))
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for c, x in zip(chunks, before, strict=True):
+                    c.x.copy_(x)
 
     def restart(self) -> None:
         """Forget g: the next gradient of every parameter is its g, as at the start. H and the step counts stay.

@@ -12,7 +12,9 @@ from superadam.chunks import Chunk
 from superadam.estimators import Estimator, Recursive
 from superadam.matrices import Matrix
 from superadam.parts import check, nearest
+from superadam.penalties import Penalty
 from superadam.schedules import Schedule
+from superadam.sets import ConvexSet
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
@@ -30,6 +32,8 @@ class Composition(NamedTuple):
     estimator: Estimator
     matrix: Matrix
     schedule: Schedule
+    constraint: ConvexSet | None
+    penalty: Penalty | None
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Composition:
@@ -39,11 +43,17 @@ class Composition(NamedTuple):
             estimator = Recursive(float(options["tau"]))
         elif options["tau"] != 0:
             raise ValueError(f"tau={options['tau']} belongs to the default estimator: give it or estimator=, not both")
-        parts = cls(Estimator.find(estimator), Matrix.find(options["matrix"]), Schedule.find(options["schedule"]))
+        parts = cls(
+            Estimator.find(estimator),
+            Matrix.find(options["matrix"]),
+            Schedule.find(options["schedule"]),
+            None if options["constraint"] is None else ConvexSet.find(options["constraint"]),
+            None if options["penalty"] is None else Penalty.find(options["penalty"]),
+        )
         taken = RESERVED.union(parts.estimator.buffers).intersection((*parts.matrix.buffers, *parts.matrix.scalars))
         if taken:
             raise ValueError(f"{parts.matrix} must name its state otherwise: {', '.join(sorted(taken))} is taken")
-        for part in parts:
+        for part in filter(None, parts):
             reason = part.objection(parts, options)
             if part.on_host and options["capturable"]:
                 reason = "it decides by the step count on the host: use capturable=False"
@@ -92,6 +102,8 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
         "estimator": None if options["estimator"] is None else parts.estimator.spec(),
         "matrix": parts.matrix.spec(),
         "schedule": parts.schedule.spec(),
+        "constraint": None if parts.constraint is None else parts.constraint.spec(),
+        "penalty": None if parts.penalty is None else parts.penalty.spec(),
     }
 
 
@@ -100,9 +112,11 @@ def describe(opt: ComposedOptimizer) -> str:
     lines: list[str] = []
     last: list[str] = []
     for i, group in enumerate(opt.param_groups):
-        estimator, matrix, schedule = opt._parts(group)
+        estimator, matrix, schedule, constraint, penalty = opt._parts(group)
         numbers = ", ".join(f"{name}={group[name]}" for name in ("lr", "weight_decay", "clip", "maximize"))
-        head = [f"(11) g: {estimator}", f"(4)  H: {matrix}", f"(10) mu, alpha: {schedule}", numbers]
+        head = [f"(11) g: {estimator}", f"(4)  H: {matrix}", f"(10) mu, alpha: {schedule}"]
+        head += [f"(9)  {name}: {part}" for name, part in (("X", constraint), ("h", penalty)) if part is not None]
+        head.append(numbers)
         if len(opt.param_groups) > 1:
             lines.append(f"group {i}:")
         lines += [line for line in head if line not in last]

@@ -15,7 +15,7 @@ tensor([ 1.0000, -0.3333])
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +39,13 @@ class Penalty(Part, kind="penalty"):
 
     separable: ClassVar[bool] = False
     """Whether h is a sum over the coordinates, so that it goes with any box."""
+
+    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        if others.matrix.joint:
+            return (
+                f"line 9 with a penalty is known for a diagonal H, which that of {type(others.matrix).__name__} is not"
+            )
+        return pair_objection(others.constraint, self)
 
     def argmin(self, y: Tensor, d: Tensor | float) -> Tensor:
         """The minimiser of the distance to y, where d weighs the coordinates, plus the penalty."""

@@ -60,7 +60,12 @@ class ConvexSet(Part, kind="constraint"):
         """Whether x is feasible, up to `tol`."""
         return bool(self.violation(x) <= tol)
 
-    def objection(self, estimator: Any, matrix: Any, schedule: Any) -> str | None:
+    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        matrix = others.matrix
+        if matrix.joint:
+            return f"line 9 on a set is known for a diagonal H, which that of {type(matrix).__name__} is not"
+        if others.schedule.mu_t(1, others.estimator.tau) > 1:
+            return f"line 10 leaves the set if μ is larger than 1, as that of {others.schedule} is"
         if self.scalar_metric and not matrix.multiple_of_identity:
             return f"{type(self).__name__} {_NEEDS_SCALAR}, and {type(matrix).__name__} has many; {_scalar_matrices()}"
         return None

@@ -1,0 +1,97 @@
+r"""Lines 9 and 10: the step.
+
+$$\tilde x_{t+1} = \arg\min_{x \in \mathcal{X}} \langle g_t, x\rangle + \tfrac{1}{2\gamma}(x - x_t)^\top H_t (x - x_t) + h(x),
+  \qquad x_{t+1} = (1 - \mu_t) x_t + \mu_t \tilde x_{t+1}$$
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from superadam.chunks import Chunk, real, state_dtype
+from superadam.penalties import combined_argmin
+from superadam.sets import ConvexSet
+from superadam.tensors import Scalar, TensorList, add_scaled
+
+__all__ = ["move", "project", "solve_jointly", "x_tilde"]
+
+# Every mixing rounds x a little out of its set; this often it is put back.
+REPROJECT_EVERY = 100
+
+
+def solve_jointly(chunks: list[Chunk]) -> None:
+    """H_t⁻¹ g_t where H_t is not diagonal: it takes all parameters that share the matrix at once."""
+    for matrix in {c.matrix for c in chunks if c.matrix.joint}:
+        whole = Chunk.merged([c for c in chunks if c.matrix == matrix])
+        whole.store("direction", matrix.solve(whole))
+
+
+def move(c: Chunk, gamma: Scalar) -> None:
+    """From x_t to x_{t+1}."""
+    if isinstance(gamma, Tensor):
+        gamma = gamma.to(c.params[0].device)
+    c.estimator.rebase(c)
+    gamma = gamma * c.estimator.rate(c)
+    if c.constraint is None and c.penalty is None:
+        _free_move(c, gamma)
+    else:
+        x, target = c.x, x_tilde(c, gamma)
+        if c.matrix.watches_steps:
+            c.matrix.moved(c, (x - target) / gamma)
+        add_scaled(x, target - x, c.mu)
+        _reproject(c)
+    c.estimator.moved(c)
+
+
+def _free_move(c: Chunk, gamma: Scalar) -> None:
+    """X = R^d and h = 0: lines 9 and 10 are x_{t+1} = x_t - γ μ_t H_t⁻¹ g_t."""
+    x, eta = c.x, gamma * c.mu
+    g = c.g.clone() if c.group["differentiable"] else c.g  # autograd saves it, and line 11 will write into it
+    if _decay(c) != 0:
+        x.mul_(1 - eta * _decay(c))
+    if c.matrix.joint:
+        add_scaled(x, c.direction, -eta)
+        c.drop("direction")
+    elif c.matrix.watches_steps:
+        step = g / c.matrix.H(c)
+        add_scaled(x, step, -eta)
+        c.matrix.moved(c, step)
+    elif c.matrix.scalars:
+        x.addcmul_(g, eta / c.matrix.H(c), value=-1)
+    elif isinstance(eta, float):
+        x.addcdiv_(g, c.matrix.H(c), value=-eta)
+    else:
+        x.addcdiv_(g * eta, c.matrix.H(c), value=-1)
+
+
+def x_tilde(c: Chunk, gamma: Scalar) -> Tensor:
+    """Line 9, exactly: the minimiser in the metric of H_t. Decoupled weight decay w shrinks x_t to (1 - γw) x_t first."""
+    H = c.matrix.H(c)
+    y = c.x.to(state_dtype(c.params[0])) * (1 - gamma * _decay(c)) - c.g * gamma / H
+    if isinstance(gamma, float) and gamma == 0:  # the metric H/γ is infinite, and y is x_t
+        return y
+    tensors = y if isinstance(y, TensorList) else [y]
+    metrics = H if isinstance(H, TensorList) else [H] * len(tensors)
+    solved = [combined_argmin(c.constraint, c.penalty, a, b / gamma) for a, b in zip(tensors, metrics, strict=True)]
+    return cast(Tensor, TensorList(solved)) if isinstance(y, TensorList) else solved[0]
+
+
+def project(constraint: ConvexSet, p: Tensor) -> None:
+    """Put a parameter at the nearest point of its set."""
+    x = real(p)
+    x.copy_(constraint.argmin(x.to(state_dtype(p)), 1.0))
+
+
+@torch.no_grad()
+def _reproject(c: Chunk) -> None:
+    step = c.states[0]["step"]
+    if c.constraint is not None and (isinstance(step, Tensor) or step % REPROJECT_EVERY == 0):
+        for p in c.params:
+            project(c.constraint, p)
+
+
+def _decay(c: Chunk) -> float:
+    return float(c.group["weight_decay"]) if c.group["decoupled_weight_decay"] else 0.0
