@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from superadam.matrices import AdaBound, AdaGrad, AMSGrad, Belief, Matrix, SecondMoment, Yogi
 from superadam.optimizer import SuperAdam
@@ -228,7 +227,7 @@ def adabound(
     def bounded(lr: Any) -> AdaBound:
         if not lr > 0:
             raise ValueError(f"Invalid learning rate: {lr} (the bounds are relative to it, so it must be positive)")
-        return AdaBound(beta2, eps, final_lr / float(torch.as_tensor(lr).detach()), gamma, bias_correction)
+        return AdaBound(beta2, eps, final_lr / float(lr.detach() if isinstance(lr, Tensor) else lr), gamma, bias_correction)
 
     if not isinstance(params, nn.Module):  # the bounds are the same for groups with a learning rate of their own
         params = [{"matrix": bounded(p["lr"]), **p} if isinstance(p, dict) and "lr" in p else p for p in params]
