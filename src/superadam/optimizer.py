@@ -31,7 +31,8 @@ class SuperAdam(ComposedOptimizer):
     &g_1 = \nabla f(x_1; \xi_1) \\
     &\textbf{for } t = 1, 2, \dots \\
     &\quad H_t \text{ from } \nabla f(x_t; \xi_t) && \texttt{matrix} && \text{(4)} \\
-    &\quad \tilde x_{t+1} = \arg\min_{x \in \mathcal{X}} \langle g_t, x\rangle + \tfrac{1}{2\gamma}(x-x_t)^\top H_t (x-x_t) + h(x)
+    &\quad \tilde x_{t+1} = \arg\min_{x \in \mathcal{X}} \langle g_t, x\rangle
+        + \tfrac{1}{2\gamma}(x-x_t)^\top H_t (x-x_t) + h(x)
         && \gamma = \texttt{lr}, \mathcal{X} = \texttt{constraint}, h = \texttt{penalty} && \text{(9)} \\
     &\quad x_{t+1} = (1-\mu_t) x_t + \mu_t \tilde x_{t+1} && \texttt{schedule} && \text{(10)} \\
     &\quad g_{t+1} = \alpha_{t+1} \nabla f(x_{t+1}; \xi_{t+1}) + (1-\alpha_{t+1})
@@ -356,6 +357,7 @@ class SuperAdam(ComposedOptimizer):
         """
         with torch.no_grad():
             chunks = self._chunks(lambda p, state: (_key(state.get("gamma")),) if "g" in state else None)
+            chunks = [c for c in chunks if c.constraint is not None or c.penalty is not None]
             before = [c.x.clone() for c in chunks]
             for c in chunks:
                 c.x.copy_(steps.x_tilde(c, c.states[0].get("gamma", _gamma(c.group))))

@@ -1,7 +1,7 @@
 r"""Lines 9 and 10: the step.
 
-$$\tilde x_{t+1} = \arg\min_{x \in \mathcal{X}} \langle g_t, x\rangle + \tfrac{1}{2\gamma}(x - x_t)^\top H_t (x - x_t) + h(x),
-  \qquad x_{t+1} = (1 - \mu_t) x_t + \mu_t \tilde x_{t+1}$$
+$$\tilde x_{t+1} = \arg\min_{x \in \mathcal{X}} \langle g_t, x\rangle
+    + \tfrac{1}{2\gamma}(x - x_t)^\top H_t (x - x_t) + h(x), \qquad x_{t+1} = (1 - \mu_t) x_t + \mu_t \tilde x_{t+1}$$
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def _free_move(c: Chunk, gamma: Scalar) -> None:
 
 
 def x_tilde(c: Chunk, gamma: Scalar) -> Tensor:
-    """Line 9, exactly: the minimiser in the metric of H_t. Decoupled weight decay w shrinks x_t to (1 - γw) x_t first."""
+    """Line 9: the exact minimiser in the metric of H_t. Decoupled weight decay w first shrinks x_t to (1 - γw) x_t."""
     H = c.matrix.H(c)
-    y = c.x.to(state_dtype(c.params[0])) * (1 - gamma * _decay(c)) - c.g * gamma / H
-    if isinstance(gamma, float) and gamma == 0:  # the metric H/γ is infinite, and y is x_t
+    y: Tensor = c.x.to(state_dtype(c.params[0])) * (1 - gamma * _decay(c)) - c.g * gamma / H
+    if not isinstance(gamma, Tensor) and gamma == 0:  # the metric H/γ is infinite, and y is x_t
         return y
     tensors = y if isinstance(y, TensorList) else [y]
     metrics = H if isinstance(H, TensorList) else [H] * len(tensors)
