@@ -29,7 +29,7 @@ __all__ = ["ConvexSet", "in_metric"]
 
 # Which coordinates make up one slice: all of them (None), or those along a dimension or several.
 Dim = int | tuple[int, ...] | None
-Self = TypeVar("Self")
+Owner = TypeVar("Owner")
 
 
 class ConvexSet(Part, kind="constraint"):
@@ -79,12 +79,12 @@ def _scalar_matrices() -> str:
     return f"matrices that have one: {', '.join(sorted(names))}"
 
 
-def in_metric(argmin: Callable[[Self, Tensor, Tensor], Tensor]) -> Callable[[Self, Tensor, Tensor | float], Tensor]:
+def in_metric(argmin: Callable[[Owner, Tensor, Tensor], Tensor]) -> Callable[[Owner, Tensor, Tensor | float], Tensor]:
     """Check y and d, compute in float32 or better, and give the result the dtype of y."""
 
     @functools.wraps(argmin)
     @torch.no_grad()
-    def checked(self: Self, y: Tensor, d: Tensor | float) -> Tensor:
+    def checked(self: Owner, y: Tensor, d: Tensor | float) -> Tensor:
         if not y.is_floating_point():
             raise ValueError(f"y must be a real floating-point tensor, not {y.dtype}")
         dtype = torch.promote_types(y.dtype, torch.float32)
