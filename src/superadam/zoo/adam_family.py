@@ -227,14 +227,8 @@ def adabound(
     def bounded(lr: Any) -> AdaBound:
         if not lr > 0:
             raise ValueError(f"Invalid learning rate: {lr} (the bounds are relative to it, so it must be positive)")
-<<<<<<< HEAD
-        return AdaBound(
-            beta2, eps, final_lr / float(lr.detach() if isinstance(lr, Tensor) else lr), gamma, bias_correction
-        )
-=======
         lr = lr.detach() if isinstance(lr, Tensor) else lr
         return AdaBound(beta2, eps, final_lr / float(lr), gamma, bias_correction)
->>>>>>> main
 
     if not isinstance(params, nn.Module):  # the bounds are the same for groups with a learning rate of their own
         params = [{"matrix": bounded(p["lr"]), **p} if isinstance(p, dict) and "lr" in p else p for p in params]
