@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from superadam import matrices, sets
+from superadam.estimators import Recursive
+from superadam.options import Composition
 from superadam.parts import Part
+from superadam.schedules import Paper
 
 TOL = {torch.float64: 1e-9, torch.float32: 1e-5}
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
@@ -629,6 +632,11 @@ def test_impossible_sets_are_refused(build, message):
         build()
 
 
+def beside(matrix):
+    """The parts of a composition with this matrix."""
+    return Composition(Recursive(), matrix, Paper(), None, None)
+
+
 @pytest.mark.parametrize("constraint", [sets.SpectralBall(1.0), sets.NuclearBall(1.0)], ids=["spectral", "nuclear"])
 def test_matrix_norm_balls_need_a_scalar_metric(constraint):
     with pytest.raises(ValueError, match="GradientNorm") as error:
@@ -636,9 +644,9 @@ def test_matrix_norm_balls_need_a_scalar_metric(constraint):
     names = {"GradientNorm", "BarzilaiBorwein", "BeliefNorm", "AccumulatedNorm", "EstimateNorm", "Identity"}
     for name in names:
         assert name in str(error.value)
-        assert constraint.objection(None, getattr(matrices, name)(), None) is None
-    assert "SecondMoment has many" in constraint.objection(None, matrices.SecondMoment(), None)
-    assert sets.L2Ball(1.0).objection(None, matrices.SecondMoment(), None) is None
+        assert constraint.objection(beside(getattr(matrices, name)()), {}) is None
+    assert "SecondMoment has many" in constraint.objection(beside(matrices.SecondMoment()), {})
+    assert sets.L2Ball(1.0).objection(beside(matrices.SecondMoment()), {}) is None
 
 
 def test_set_of_ones_own():

@@ -29,6 +29,7 @@ class ComposedOptimizer(Optimizer):
         self._modules: list[nn.Module] = []
         self._open: replay.Batch | None = None  # the batch of which the first half-step is done
         self._last: replay.Half | None = None  # the last half-step
+        self._dropped: replay.Batch | None = None  # the batch that restart() has left half done
         self._parts_of: dict[Hashable, Composition] = {}
         self._scalars: dict[Matrix, dict[str, Tensor]] = {}
         replay.register(self)
@@ -228,7 +229,7 @@ class ComposedOptimizer(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._parts_of = {}
-        self._last = None
+        self._last = self._dropped = None
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
         self._tie_scalars()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast, overload
@@ -163,6 +164,12 @@ class SuperAdam(ComposedOptimizer):
 
     def _full_step(self, closure: Callable[[], float] | None) -> float | None:
         """τ = 0: x_n to x_{n+1}."""
+        if replay.current() is not None:
+            warnings.warn(
+                "step() in a `twice` loop, of an optimizer that takes one gradient per batch: it takes two steps with "
+                "each. Loop over the loader itself.",
+                stacklevel=3,
+            )
         if self._pending():
             raise RuntimeError("A move is pending from when tau was larger: call opt.flush() before lowering it.")
         loss = None if closure is None else self._evaluate(closure)
@@ -180,13 +187,14 @@ class SuperAdam(ComposedOptimizer):
                 "loop, or call opt.restart() to drop it."
             )
         again = replay.Replay(self._modules)
+        self.zero_grad()  # what a closure that does not clear the gradients adds to would be part of q
         loss = self._evaluate(closure)
         self._check_gradients()
         if self._pending():
             self._to_next_point()
             try:
                 again.restore()
-                self.zero_grad()  # a closure that does not clear the gradients would add the second to the first
+                self.zero_grad()
                 self._evaluate(closure)
                 self._check_gradients()
             except BaseException:
@@ -205,13 +213,16 @@ class SuperAdam(ComposedOptimizer):
                 "gradients, computes the loss and calls backward; or loop "
                 "`for batch in superadam.twice(loader):`, where each batch comes twice."
             )
+        if half.batch is self._dropped:
+            raise RuntimeError("This batch was dropped by opt.restart(): go on with the next one of the `twice` loop.")
         if half == self._last:
             raise RuntimeError("Half-steps out of order: step() was called twice in one turn of the `twice` loop.")
         if self._open is not (half.batch if half.second else None):
             missed = "this batch's first turn" if half.second else "the last batch's second turn"
             raise RuntimeError(
                 f"Half-steps out of order: {missed} had no step(). Call opt.step() in both turns of every batch of the "
-                "`twice` loop, or opt.restart() to drop a batch that was left half done."
+                "`twice` loop, or opt.restart() to drop a batch that was left half done. (To accumulate gradients, use "
+                "step(closure) with a closure that goes over the micro-batches.)"
             )
         self._check_gradients()
         self.gradient_evaluations += 1
@@ -382,7 +393,7 @@ class SuperAdam(ComposedOptimizer):
     def _void(self) -> None:
         """The second evaluation of a batch failed, after the move to x_t: keep x_t, which is as it should be, and drop
         the batch, of which g holds one half."""
-        self._open = self._last = None
+        self._dropped, self._open, self._last = self._open, None, None
         for p, state in self.state.items():
             if "paired" in state:
                 self._forget(p)

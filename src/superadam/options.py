@@ -86,6 +86,10 @@ def refuse_misspelt(group: dict[str, Any], known: dict[str, Any]) -> None:
 def normalised(options: dict[str, Any]) -> dict[str, Any]:
     """A copy with every value checked, and the matrix and the schedule as plain data."""
     lr, wd, clip = options["lr"], options["weight_decay"], options["clip"]
+    for name in ("lr", "tau", "weight_decay", "clip"):
+        value = options[name]
+        if isinstance(value, bool) or not isinstance(value, int | float | Tensor | None):
+            raise TypeError(f"Invalid {name}: {value!r} (expected a number)")
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
     if not (isinstance(lr, Tensor) and lr.device.type != "cpu") and not lr >= 0:
@@ -114,6 +118,8 @@ def describe(opt: ComposedOptimizer) -> str:
     for i, group in enumerate(opt.param_groups):
         estimator, matrix, schedule, constraint, penalty = opt._parts(group)
         numbers = ", ".join(f"{name}={group[name]}" for name in ("lr", "weight_decay", "clip", "maximize"))
+        if group["weight_decay"] != 0 and not group["decoupled_weight_decay"]:
+            numbers = numbers.replace(", clip", " (in the gradient), clip")
         head = [f"(11) g: {estimator}", f"(4)  H: {matrix}", f"(10) mu, alpha: {schedule}"]
         head += [f"(9)  {name}: {part}" for name, part in (("X", constraint), ("h", penalty)) if part is not None]
         head.append(numbers)
@@ -122,4 +128,6 @@ def describe(opt: ComposedOptimizer) -> str:
         lines += [line for line in head if line not in last]
         lines.append(f"{len(group['params'])} tensors, {sum(p.numel() for p in group['params']):,} parameters")
         last = head
+    if opt._pending():
+        lines.append("a move is pending: flush() takes it, at the end of training")
     return "\n  ".join(["SuperAdam(", *lines]) + "\n)"

@@ -97,7 +97,7 @@ class Part:
         if name not in known:
             raise ValueError(
                 f"Unknown {cls._kind} {name!r}: {nearest(name, cls._names)} "
-                f"(a {cls._kind} of your own is known once its class is defined)"
+                f"(one of your own is known once its class is defined)"
             )
         fields = {f.name for f in dataclasses.fields(cast(Any, known[name]))}
         for option in options.keys() - fields:

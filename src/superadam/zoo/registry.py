@@ -71,6 +71,8 @@ def _preset(name: str, task: str, options: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"Unknown preset {task!r}: {nearest(task, PRESETS)}")
     key = name
     if name == "super_adam":
+        if options.get("tau", 0) not in (0, 1):
+            raise ValueError(f"The paper has settings for tau=0 and tau=1, not for tau={options['tau']}")
         key = "super_adam tau=0" if options.get("tau", 0) == 0 else "super_adam tau=1"
     if key not in PRESETS[task]:
         raise ValueError(f"The paper has no settings of {name} for {task}: it has {', '.join(sorted(PRESETS[task]))}")
@@ -79,6 +81,8 @@ def _preset(name: str, task: str, options: dict[str, Any]) -> dict[str, Any]:
 
 def checked(betas: tuple[float, float]) -> tuple[float, float]:
     """Adam's two averaging weights, if they are ones."""
+    if not isinstance(betas, tuple | list) or len(betas) != 2:
+        raise ValueError(f"Invalid betas: {betas} (expected two numbers)")
     for i, beta in enumerate(betas):
         if not 0 <= beta < 1:
             raise ValueError(f"Invalid beta parameter at index {i}: {beta}")
