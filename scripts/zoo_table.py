@@ -69,7 +69,7 @@ def page():
         parts = opt._parts(opt.param_groups[0])
         options = [f"`{p}`" for p in inspect.signature(zoo.METHODS[name]).parameters if p not in ("params", "options")]
         tests = "<br>".join(f"`{test}`" for test in covering[name][:3]) or "none"
-        cells = [f"`{name}`", line, *map(part, parts), str(1 + opt.two_point), ", ".join(options), tests]
+        cells = [f"`{name}`", line, *map(part, parts[:3]), str(1 + opt.two_point), ", ".join(options), tests]
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",

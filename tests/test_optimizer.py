@@ -241,3 +241,68 @@ def test_fields_that_no_checkpoint_could_hold_are_refused():
             SuperAdam([torch.nn.Parameter(torch.ones(1))], matrix=Listed())
     finally:
         del matrices.Matrix._names["Listed"]
+
+
+def test_a_closure_that_does_not_clear_the_gradients_is_given_clear_ones():
+    """With two evaluations, what is left of the last batch would be taken for part of q."""
+    problem = Stochastic()
+    ends = []
+    for clears in (True, False):
+        params = problem.params()
+        opt = SuperAdam(params, lr=0.01, tau=1.0)
+        for i in SAMPLES:
+
+            def closure(i=i, params=params, opt=opt, clears=clears):
+                if clears:
+                    opt.zero_grad()
+                loss = problem.loss(problem.join(params), i)
+                loss.backward()
+                return loss
+
+            opt.step(closure)
+        ends.append(problem.join(params).detach())
+    assert torch.equal(*ends)
+
+
+def test_an_optimizer_that_takes_one_gradient_warns_in_a_twice_loop():
+    p = torch.nn.Parameter(torch.ones(1))
+    opt = SuperAdam([p])
+    for _ in twice([0]):
+        p.grad = torch.ones(1)
+        with pytest.warns(UserWarning, match="takes two steps with each"):
+            opt.step()
+
+
+def test_a_batch_that_was_dropped_stays_dropped():
+    p = torch.nn.Parameter(torch.ones(1))
+    opt = SuperAdam([p], tau=1.0)
+    loop = twice([0, 1])
+    next(loop)
+    p.grad = torch.ones(1)
+    opt.step()
+    opt.restart()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"was dropped by opt.restart\(\)"):
+            opt.step()
+        next(loop)
+    opt.step()
+
+
+def test_repr_tells_kinds_of_weight_decay_apart_and_says_when_a_move_is_pending():
+    model = torch.nn.Linear(2, 1)
+    assert "weight_decay=0.1 (in the gradient)" in repr(create("adam", model, weight_decay=0.1))
+    assert "weight_decay=0.1, clip" in repr(create("adamw", model, weight_decay=0.1))
+    opt = SuperAdam(model, tau=1.0)
+    assert "pending" not in repr(opt)
+    opt.step(lambda: model(torch.ones(1, 2)).sum().backward())
+    assert "a move is pending: flush()" in repr(opt)
+    opt.flush()
+    assert "pending" not in repr(opt)
+
+
+@pytest.mark.parametrize("options", [{"lr": "1e-3"}, {"clip": True}, {"tau": "1"}, {"weight_decay": [0.1]}])
+def test_options_of_the_wrong_type_are_named(options):
+    ((name, value),) = options.items()
+    with pytest.raises(TypeError, match=rf"Invalid {name}: .*expected a number"):
+        SuperAdam([torch.nn.Parameter(torch.ones(1))], **options)
+    assert value == options[name]
