@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
-from typing import Any, cast, overload
+from collections.abc import Callable
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from superadam import options, replay, steps
-from superadam.base import ComposedOptimizer, State
-from superadam.chunks import Chunk, Scalars, state_dtype
+from superadam import options, replay
+from superadam.algorithm import AlgorithmOne
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
-from superadam.tensors import Scalar, norm2
 
 __all__ = ["SuperAdam"]
 
 
-class SuperAdam(ComposedOptimizer):
+class SuperAdam(AlgorithmOne):
     r"""SUPER-ADAM: every adaptive gradient method is one algorithm with four choices.
 
     $$
@@ -142,8 +139,6 @@ class SuperAdam(ComposedOptimizer):
         options.refuse_unknown(unknown, defaults)
         super().__init__(params, defaults)
 
-    # ------------------------------------------------------------------------------------------------ the algorithm
-
     @overload
     def step(self, closure: None = None) -> None: ...
     @overload
@@ -239,181 +234,3 @@ class SuperAdam(ComposedOptimizer):
             loss = closure()
         self.gradient_evaluations += 1
         return loss
-
-    def _to_next_point(self) -> None:
-        """The gradients are q = ∇f(x_{t-1}; ξ_t). Move to x_t (lines 9, 10) and take q into the estimator (line 11)."""
-
-        def kind(p: Tensor, state: State) -> Hashable:
-            if "gamma" not in state and (p.grad is None or "g" not in state):
-                return None
-            return p.grad is None, _key(state.get("gamma"))
-
-        chunks = self._chunks(kind)
-        steps.solve_jointly([c for c in chunks if "gamma" in c.states[0]])
-        for c in chunks:
-            q = c.grad if c.has_grad else None  # at x_{t-1}: weight decay may be part of it
-            start = c.x.clone() if c.matrix.two_point and c.has_grad else None
-            if "gamma" in c.states[0]:
-                steps.move(c, c.states[0]["gamma"])
-                c.drop("gamma")
-            if q is not None:
-                c.count()
-                if start is not None:
-                    c.store("dx", (c.x - start).to(state_dtype(c.params[0])))
-                    c.store("q", q.clone())
-                c.estimator.before(c, q)
-                for state in c.states:
-                    state["paired"] = True
-
-    def _absorb(self, *, then_move: bool) -> None:
-        """The gradients are ∇f(x_t; ξ_t). Form g_t (line 11) and H_t (line 4), and move to x_{t+1} now or later."""
-        everyone = [(p, group) for group in self.param_groups for p in group["params"]]
-        at_work = {self._parts(group).matrix for p, group in everyone if p.grad is not None}
-        for p, group in everyone:
-            if p.grad is not None:
-                self._init_state(group, p)
-            elif p in self.state:
-                if self._parts(group).matrix in at_work:
-                    self._parts(group).matrix.absent(self.state[p])
-                if "paired" in self.state[p]:
-                    self._forget(p)  # q without its counterpart: half of line 11 is no estimate
-
-        def kind(p: Tensor, state: State) -> Hashable:
-            return None if p.grad is None else ("paired" in state, "restarted" in state)
-
-        chunks = self._chunks(kind)
-        # Where nothing is summed over all of x, a chunk goes through all lines while it is in the cache.
-        apart = not any(c.matrix.scalars or c.matrix.joint or c.group["clip"] is not None for c in chunks)
-        totals: dict[Matrix, tuple[Tensor, ...]] = {}
-        for c in chunks:
-            if not c.paired:
-                c.count()
-            newest = c.grad
-            estimated = c.estimator.after(c, newest)
-            # A two-point matrix compares ∇f(x_t; ξ_t) with ∇f(x_{t-1}; ξ_t), whatever the estimator made of them.
-            grad = newest if c.matrix.two_point else estimated
-            c.matrix.update(c, grad)
-            if c.matrix.scalars:
-                home = self._scalars[c.matrix][c.matrix.scalars[0]]
-                sums = tuple(s.to(home) for s in c.matrix.measure(c, grad))
-                totals[c.matrix] = tuple(map(torch.add, totals[c.matrix], sums)) if c.matrix in totals else sums
-            c.drop("paired", "restarted", "q", "dx")
-            if then_move and apart:
-                steps.move(c, _gamma(c.group))
-        for matrix, total in totals.items():
-            matrix.reduce(Scalars(self._scalars[matrix], rebind=self.defaults["differentiable"]), total)
-        if self.defaults["differentiable"]:
-            for p, group in everyone:
-                if p in self.state:
-                    self.state[p].update(self._scalars.get(self._parts(group).matrix, {}))
-        self._clip(chunks)
-        if not then_move:
-            for c in chunks:
-                gamma = _gamma(c.group)
-                gamma = gamma.clone() if isinstance(gamma, Tensor) else gamma  # schedulers write into a tensor lr
-                for state in c.states:
-                    state["gamma"] = gamma
-        elif not apart:
-            steps.solve_jointly(chunks)
-            for c in chunks:
-                steps.move(c, _gamma(c.group))
-
-    def _clip(self, chunks: list[Chunk]) -> None:
-        """Bound the norm of g_t, over all parameters with an equal bound."""
-        for bound in {c.group["clip"] for c in chunks} - {None}:
-            clipped = [c for c in chunks if c.group["clip"] == bound]
-            squares = [norm2(c.g.clone() if c.group["differentiable"] else c.g) for c in clipped]
-            norm = torch.stack([s.to(squares[0]) for s in squares]).sum().sqrt()
-            factor = (bound / norm).clamp(max=1.0)
-            for c in clipped:
-                c.g.mul_(factor.to(c.params[0].device))
-
-    # ---------------------------------------------------------------------------------- ending and restarting
-
-    def flush(self) -> None:
-        """Take the moves that are still pending, at the end of training with τ > 0.
-
-        Training can go on afterwards. The point before the move is gone, so the next batch is evaluated once, and
-        enters g by momentum.
-        """
-        if self._open is not None:
-            raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
-        with torch.set_grad_enabled(self.defaults["differentiable"]):
-            pending = self._chunks(lambda p, state: (_key(state["gamma"]),) if "gamma" in state else None)
-            steps.solve_jointly(pending)
-            for c in pending:
-                steps.move(c, c.states[0]["gamma"])
-                c.drop("gamma")
-            for c in self._chunks(lambda p, state: True if "g" in state else None):
-                c.estimator.settle(c)
-
-    @torch.no_grad()
-    def feasibility(self) -> float:
-        """How far the parameters are from their sets, at the most: 0 where all constraints hold."""
-        worst = [
-            constraint.violation(p).item()
-            for group in self.param_groups
-            if (constraint := self._parts(group).constraint) is not None
-            for p in group["params"]
-        ]
-        return max(worst, default=0.0)
-
-    @contextmanager
-    def at_x_tilde(self) -> Iterator[None]:
-        """Have the parameters hold x̃ inside the `with`, and what they held before after it.
-
-        x_t is a mixture of many x̃: it comes close to being sparse, or to the border of a set, where x̃ is there
-        exactly. x̃ is the solution of line 9 from the parameters as they are, with the newest g and H. A copy of the
-        parameters is kept meanwhile.
-        """
-        with torch.no_grad():
-            chunks = self._chunks(lambda p, state: (_key(state.get("gamma")),) if "g" in state else None)
-            chunks = [c for c in chunks if c.constraint is not None or c.penalty is not None]
-            before = [c.x.clone() for c in chunks]
-            for c in chunks:
-                c.x.copy_(steps.x_tilde(c, c.states[0].get("gamma", _gamma(c.group))))
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for c, x in zip(chunks, before, strict=True):
-                    c.x.copy_(x)
-
-    def restart(self) -> None:
-        """Forget g: the next gradient of every parameter is its g, as at the start. H and the step counts stay.
-
-        Drops a batch that was left between its two half-steps. Pending moves are taken.
-        """
-        if self._open is not None:
-            self._void()
-        self.flush()
-        for p in self.state:
-            self.state[p].pop("g", None)
-
-    def _void(self) -> None:
-        """The second evaluation of a batch failed, after the move to x_t: keep x_t, which is as it should be, and drop
-        the batch, of which g holds one half."""
-        self._dropped, self._open, self._last = self._open, None, None
-        for p, state in self.state.items():
-            if "paired" in state:
-                self._forget(p)
-
-    def _forget(self, p: Tensor) -> None:
-        state = self.state[p]
-        for name in ("g", "q", "dx", "paired"):
-            state.pop(name, None)
-        state["step"] -= 1
-
-
-def _gamma(group: dict[str, Any]) -> Scalar:
-    """γ as a number where that needs no synchronisation with a device."""
-    lr = group["lr"]
-    if not isinstance(lr, Tensor):
-        return cast(float, lr)
-    on_host = lr.device.type == "cpu" and not group["capturable"] and not lr.requires_grad
-    return float(lr) if on_host else lr.reshape(())
-
-
-def _key(gamma: Scalar | None) -> Hashable:
-    """What parameters must agree on for their pending moves to be taken together."""
-    return id(gamma) if isinstance(gamma, Tensor) else gamma
