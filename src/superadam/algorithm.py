@@ -48,16 +48,18 @@ class AlgorithmOne(ComposedOptimizer):
 
     def _absorb(self, *, then_move: bool) -> None:
         """The gradients are ∇f(x_t; ξ_t). Form g_t (line 11) and H_t (line 4), and move to x_{t+1} now or later."""
-        everyone = [(p, group) for group in self.param_groups for p in group["params"]]
-        at_work = {self._parts(group).matrix for p, group in everyone if p.grad is not None}
-        for p, group in everyone:
-            if p.grad is not None:
-                self._init_state(group, p)
-            elif p in self.state:
-                if self._parts(group).matrix in at_work:
-                    self._parts(group).matrix.absent(self.state[p])
-                if "paired" in self.state[p]:
-                    self._forget(p)  # q without its counterpart: half of line 11 is no estimate
+        groups = [(group, self._parts(group)) for group in self.param_groups]
+        at_work = {parts.matrix for group, parts in groups if any(p.grad is not None for p in group["params"])}
+        for group, parts in groups:
+            absent = parts.matrix.absent if parts.matrix in at_work else None
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._init_state(group, parts, p)
+                elif p in self.state:
+                    if absent is not None:
+                        absent(self.state[p])
+                    if "paired" in self.state[p]:
+                        self._forget(p)  # q without its counterpart: half of line 11 is no estimate
 
         def kind(p: Tensor, state: State) -> Hashable:
             return None if p.grad is None else ("paired" in state, "restarted" in state)
@@ -84,9 +86,10 @@ class AlgorithmOne(ComposedOptimizer):
         for matrix, total in totals.items():
             matrix.reduce(Scalars(self._scalars[matrix], rebind=self.defaults["differentiable"]), total)
         if self.defaults["differentiable"]:
-            for p, group in everyone:
-                if p in self.state:
-                    self.state[p].update(self._scalars.get(self._parts(group).matrix, {}))
+            for group, parts in groups:
+                for p in group["params"]:
+                    if p in self.state:
+                        self.state[p].update(self._scalars.get(parts.matrix, {}))
         self._clip(chunks)
         if not then_move:
             for c in chunks:

@@ -77,6 +77,7 @@ class ComposedOptimizer(Optimizer):
             parts = self._parts(group)
             if parts.matrix.scalars and parts.matrix not in self._scalars:
                 self._tie_scalars()
+            scalars = self._scalars.get(parts.matrix, {})
             alike: dict[Hashable, list[Tensor]] = {}
             for p in group["params"]:
                 state = self.state.get(p, {})
@@ -92,22 +93,23 @@ class ComposedOptimizer(Optimizer):
                     alike.setdefault((p.device, p.dtype, step, of_kind), []).append(p)
                 else:
                     alike[p] = [p]
+            shared_parts = parts._asdict()
             chunks += [
                 Chunk(
                     group=group,
                     params=params,
                     states=[self.state[p] for p in params],
-                    **parts._asdict(),
-                    scalars=self._scalars.get(parts.matrix, {}),
+                    **shared_parts,
+                    scalars=scalars,
                 )
                 for params in alike.values()
             ]
         return chunks
 
-    def _init_state(self, group: dict[str, Any], p: Tensor) -> None:
+    def _init_state(self, group: dict[str, Any], parts: Composition, p: Tensor) -> None:
         """What is missing in the state of a parameter: all of it at first, g after a restart."""
         state = self.state[p]
-        estimator, matrix, *_ = self._parts(group)
+        estimator, matrix, *_ = parts
         if "step" not in state:
             capturable = group["capturable"]
             state["step"] = torch.zeros((), dtype=torch.float32, device=p.device) if capturable else 0
