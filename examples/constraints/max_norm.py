@@ -2,8 +2,8 @@
 
 `L2Ball(r, dim=1)` makes every row of a Linear's weight its own ball, all rows solved at once; biases are free.
 
-r = 2 was chosen among 1, 2 and 3 after a look at this test accuracy (r = 1 was worse than no bound), and γ was not tuned
-for either network: read it as a check that the bound holds and does little harm, not as a gain in accuracy.
+r = 2 was chosen among 1, 2 and 3 after a look at this test accuracy (r = 1 was worse than no bound), and γ was
+not tuned for either network: read it as a check that the bound holds and does little harm, not as a gain in accuracy.
 """
 
 import torch
