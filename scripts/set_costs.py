@@ -9,7 +9,8 @@ python scripts/set_costs.py [--rounds 30] [--compile]
 Tensors of this size are given back to the system and fetched again, page by page, in every operation that makes one. To
 see the cost without that, let malloc keep them:
 
-MALLOC_MMAP_THRESHOLD_=1000000000 MALLOC_TRIM_THRESHOLD_=4000000000 MALLOC_TOP_PAD_=500000000 python scripts/set_costs.py
+MALLOC_MMAP_THRESHOLD_=1000000000 MALLOC_TRIM_THRESHOLD_=4000000000 MALLOC_TOP_PAD_=500000000 \\
+    python scripts/set_costs.py
 """
 
 import argparse
