@@ -41,7 +41,10 @@ def move(c: Chunk, gamma: Scalar) -> None:
         x, target = c.x, x_tilde(c, gamma)
         if c.matrix.watches_steps:
             c.matrix.moved(c, (x - target) / gamma)
-        add_scaled(x, target - x, c.mu)
+        if isinstance(c.mu, float) and c.params[0].dtype == state_dtype(c.params[0]):
+            x.lerp_(target, c.mu)
+        else:
+            add_scaled(x, target - x, c.mu)
         _reproject(c)
     c.estimator.moved(c)
 
@@ -70,12 +73,19 @@ def _free_move(c: Chunk, gamma: Scalar) -> None:
 def x_tilde(c: Chunk, gamma: Scalar) -> Tensor:
     """Line 9: the exact minimiser in the metric of H_t. Decoupled weight decay w first shrinks x_t to (1 - γw) x_t."""
     H = c.matrix.H(c)
-    y: Tensor = c.x.to(state_dtype(c.params[0])) * (1 - gamma * _decay(c)) - c.g * gamma / H
+    x = c.x.to(state_dtype(c.params[0]))
+    if _decay(c) != 0:
+        x = x * (1 - gamma * _decay(c))
+    if c.matrix.multiple_of_identity or isinstance(gamma, Tensor):
+        y: Tensor = x - c.g * (gamma / H)
+    else:
+        y = torch.addcdiv(x, c.g, H, value=-gamma)
     if not isinstance(gamma, Tensor) and gamma == 0:  # the metric H/γ is infinite, and y is x_t
         return y
     tensors = y if isinstance(y, TensorList) else [y]
-    metrics = H if isinstance(H, TensorList) else [H] * len(tensors)
-    solved = [combined_argmin(c.constraint, c.penalty, a, b / gamma) for a, b in zip(tensors, metrics, strict=True)]
+    d = H if c.penalty is None else H / gamma  # the size of the metric does not matter to a set
+    metrics = d if isinstance(d, TensorList) else [d] * len(tensors)
+    solved = [combined_argmin(c.constraint, c.penalty, a, b) for a, b in zip(tensors, metrics, strict=True)]
     return cast(Tensor, TensorList(solved)) if isinstance(y, TensorList) else solved[0]
 
 
