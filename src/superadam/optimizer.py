@@ -182,7 +182,8 @@ class SuperAdam(AlgorithmOne):
                 "loop, or call opt.restart() to drop it."
             )
         again = replay.Replay(self._modules)
-        self.zero_grad()  # what a closure that does not clear the gradients adds to would be part of q
+        if not self.defaults["differentiable"]:  # whose parameters are no leaves: the closure sets their gradients
+            self.zero_grad()  # what a closure that does not clear the gradients adds to would be part of q
         loss = self._evaluate(closure)
         self._check_gradients()
         if self._pending():
