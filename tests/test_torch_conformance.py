@@ -777,8 +777,14 @@ SuperAdam(
                         SuperAdam(params, **given.kwargs)
                 else:
                     opt = SuperAdam(params, **given.kwargs)
+                    grads = [p.grad for p in params]
+
+                    def closure(params=params, grads=grads):
+                        for p, grad in zip(params, grads, strict=True):
+                            p.grad = grad
+
                     with pytest.raises(error_input.error_type, match=regex):
-                        opt.step(lambda: 0.0)
+                        opt.step(closure)
 
     def test_a_negative_tensor_lr_is_refused(self, device):
         """As torch.optim does, and as a negative number is."""
