@@ -27,7 +27,7 @@ demo: $(VENV)/lab.stamp  ## compare optimizers on embedded data, and draw the cu
 test: $(VENV)/test.stamp lint  ## lint, types, tests, coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --cov --cov-report=term
 
-test-slow: $(VENV)/test.stamp  ## the tests marked slow
+test-slow: $(VENV)/slow.stamp  ## the tests marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(WORKERS)
 
 lint: $(VENV)/test.stamp  ## ruff and mypy --strict

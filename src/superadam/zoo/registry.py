@@ -30,9 +30,11 @@ def create(name: str, params: Any, *, preset: str | None = None, **options: Any)
     """A method by name, optionally with the settings of one of the paper's experiments.
 
     Args:
-        name: a name of `list_methods`. params: as for `SuperAdam`. preset: "cifar10", "cifar100", "imagenet",
-        "wikitext2-lstm" or "wikitext2-transformer". Options given beside it win. options: the builder's, then those
-        of `SuperAdam`.
+        name: a name of `list_methods`.
+        params: as for `SuperAdam`.
+        preset: "cifar10", "cifar100", "imagenet", "wikitext2-lstm" or "wikitext2-transformer". Options given beside it
+            win.
+        **options: the builder's, and those of `SuperAdam`.
 
     >>> import torch
     >>> opt = create("super_adam", torch.nn.Linear(3, 1), preset="imagenet", tau=1)
