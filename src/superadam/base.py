@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from superadam import checkpoints, options, replay
+from superadam import checkpoints, options, replay, steps
 from superadam.chunks import Chunk, real, state_dtype
 from superadam.matrices import Matrix
 from superadam.options import Composition
@@ -190,7 +190,7 @@ class ComposedOptimizer(Optimizer):
     def _enter(self, constraint: ConvexSet, params: list[Tensor]) -> None:
         """x_1 must be feasible: put the parameters of the newest group into their set, or refuse the group."""
         try:
-            points = [constraint.argmin(p.to(state_dtype(p)), 1.0) for p in params]
+            points = [steps.nearest_point(constraint, p) for p in params]
         except ValueError:  # complex or not finite, or of a shape that the set is not for
             self.param_groups.pop()
             raise

@@ -92,10 +92,11 @@ class Recursive(Estimator):
         s.g.mul_(1 - s.alpha)
 
     def after(self, s: Chunk, grad: Tensor) -> Tensor:
+        alpha = s.alpha
         if s.paired:
-            add_scaled(s.g, grad, s.alpha + (1 - s.alpha) * self.tau)
+            add_scaled(s.g, grad, alpha + (1 - alpha) * self.tau)
         else:
-            s.g.lerp_(grad, s.alpha)
+            s.g.lerp_(grad, alpha)
         return grad
 
 

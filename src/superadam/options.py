@@ -117,9 +117,9 @@ def describe(opt: ComposedOptimizer) -> str:
     last: list[str] = []
     for i, group in enumerate(opt.param_groups):
         estimator, matrix, schedule, constraint, penalty = opt._parts(group)
-        numbers = ", ".join(f"{name}={group[name]}" for name in ("lr", "weight_decay", "clip", "maximize"))
-        if group["weight_decay"] != 0 and not group["decoupled_weight_decay"]:
-            numbers = numbers.replace(", clip", " (in the gradient), clip")
+        where = " (in the gradient)" if group["weight_decay"] != 0 and not group["decoupled_weight_decay"] else ""
+        decay = f"weight_decay={group['weight_decay']}{where}"
+        numbers = f"lr={group['lr']}, {decay}, clip={group['clip']}, maximize={group['maximize']}"
         head = [f"(11) g: {estimator}", f"(4)  H: {matrix}", f"(10) mu, alpha: {schedule}"]
         head += [f"(9)  {name}: {part}" for name, part in (("X", constraint), ("h", penalty)) if part is not None]
         head.append(numbers)

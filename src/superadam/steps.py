@@ -11,12 +11,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from superadam.chunks import Chunk, real, state_dtype
+from superadam.chunks import Chunk, state_dtype
 from superadam.penalties import combined_argmin
 from superadam.sets import ConvexSet
 from superadam.tensors import Scalar, TensorList, add_scaled
 
-__all__ = ["move", "project", "solve_jointly", "x_tilde"]
+__all__ = ["move", "nearest_point", "solve_jointly", "x_tilde"]
 
 # Every mixing rounds x a little out of its set; this often it is put back.
 REPROJECT_EVERY = 100
@@ -38,13 +38,13 @@ def move(c: Chunk, gamma: Scalar) -> None:
     if c.constraint is None and c.penalty is None:
         _free_move(c, gamma)
     else:
-        x, target = c.x, x_tilde(c, gamma)
+        x, mu, target = c.x, c.mu, x_tilde(c, gamma)
         if c.matrix.watches_steps:
             c.matrix.moved(c, (x - target) / gamma)
-        if isinstance(c.mu, float) and c.params[0].dtype == state_dtype(c.params[0]):
-            x.lerp_(target, c.mu)
+        if isinstance(mu, float) and c.params[0].dtype == state_dtype(c.params[0]):
+            x.lerp_(target, mu)
         else:
-            add_scaled(x, target - x, c.mu)
+            add_scaled(x, target - x, mu)
         _reproject(c)
     c.estimator.moved(c)
 
@@ -89,10 +89,9 @@ def x_tilde(c: Chunk, gamma: Scalar) -> Tensor:
     return cast(Tensor, TensorList(solved)) if isinstance(y, TensorList) else solved[0]
 
 
-def project(constraint: ConvexSet, p: Tensor) -> None:
-    """Put a parameter at the nearest point of its set."""
-    x = real(p)
-    x.copy_(constraint.argmin(x.to(state_dtype(p)), 1.0))
+def nearest_point(constraint: ConvexSet, p: Tensor) -> Tensor:
+    """The point of its set that a parameter is nearest to."""
+    return constraint.argmin(p.to(state_dtype(p)), 1.0)
 
 
 @torch.no_grad()
@@ -100,7 +99,7 @@ def _reproject(c: Chunk) -> None:
     step = c.states[0]["step"]
     if c.constraint is not None and (isinstance(step, Tensor) or step % REPROJECT_EVERY == 0):
         for p in c.params:
-            project(c.constraint, p)
+            p.copy_(nearest_point(c.constraint, p))
 
 
 def _decay(c: Chunk) -> float:

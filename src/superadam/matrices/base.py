@@ -118,7 +118,7 @@ def check_options(matrix: Any) -> None:
     for name in ("beta", "beta1", "beta2", "rho"):
         value = getattr(matrix, name, 0.0)
         check(0 <= value < 1, name, value, f"0 <= {name} < 1")
-    for name in ("lam", "eps"):
+    for name in ("lam", "eps", "v_0"):
         value = getattr(matrix, name, 0.0)
         check(value >= 0, name, value, f"{name} >= 0")
 

@@ -37,7 +37,6 @@ class AdaGrad(Matrix):
 
     def __post_init__(self) -> None:
         check_options(self)
-        check(self.v_0 >= 0, "v_0", self.v_0, "v_0 >= 0")
 
     def initial(self, name: str) -> float:
         return self.v_0 if name == "v" else 0.0
@@ -166,7 +165,6 @@ class Yogi(Matrix):
 
     def __post_init__(self) -> None:
         check_options(self)
-        check(self.v_0 >= 0, "v_0", self.v_0, "v_0 >= 0")
 
     def initial(self, name: str) -> float:
         return self.v_0 if name == "v" else 0.0

@@ -112,13 +112,13 @@ def mars(
 
     $$c_t = \hat g_t + \gamma \tfrac{\beta_1}{1-\beta_1} (\hat g_t - \nabla f(x_{t-1}; \xi_t))$$
 
-    Clipped to norm 1 in each tensor, takes the gradient's place in AdamW (Yuan et al. 2024).
+    Clipped to norm 1 in each tensor, it takes the gradient's place in AdamW (Yuan et al. 2024).
 
     >>> import torch
     >>> mars(torch.nn.Linear(3, 1)).two_point
     True
     """
-    return _mars(params, lr, betas, eps, weight_decay, Corrected(gamma, 1 - betas[0], clip_corrected), options)
+    return _mars(params, lr, betas, eps, weight_decay, gamma, clip_corrected, False, options)
 
 
 def _mars(
@@ -127,16 +127,18 @@ def _mars(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
-    estimator: Corrected,
+    gamma: float,
+    bound: float | None,
+    previous_batch: bool,
     options: dict[str, Any],
 ) -> SuperAdam:
-    """AdamW on the estimator's corrected gradient."""
+    """AdamW on the corrected gradient."""
     beta1, beta2 = checked(betas)
     return compose(
         params,
         lr,
         options,
-        estimator=estimator,
+        estimator=Corrected(gamma, 1 - beta1, bound, previous_batch),
         matrix=SecondMoment(beta2, eps, bias_correction=True),
         schedule=BiasCorrected(beta1),
         weight_decay=weight_decay,
@@ -165,7 +167,7 @@ def mars_approx(
     >>> mars_approx(torch.nn.Linear(3, 1)).two_point
     False
     """
-    return _mars(params, lr, betas, eps, weight_decay, Corrected(gamma, 1 - betas[0], clip_corrected, True), options)
+    return _mars(params, lr, betas, eps, weight_decay, gamma, clip_corrected, True, options)
 
 
 @method

@@ -73,9 +73,10 @@ def _preset(name: str, task: str, options: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"Unknown preset {task!r}: {nearest(task, PRESETS)}")
     key = name
     if name == "super_adam":
-        if options.get("tau", 0) not in (0, 1):
-            raise ValueError(f"The paper has settings for tau=0 and tau=1, not for tau={options['tau']}")
-        key = "super_adam tau=0" if options.get("tau", 0) == 0 else "super_adam tau=1"
+        tau = options.get("tau", 0)
+        if tau not in (0, 1):
+            raise ValueError(f"The paper has settings for tau=0 and tau=1, not for tau={tau}")
+        key = f"super_adam tau={int(tau)}"
     if key not in PRESETS[task]:
         raise ValueError(f"The paper has no settings of {name} for {task}: it has {', '.join(sorted(PRESETS[task]))}")
     return PRESETS[task][key]
