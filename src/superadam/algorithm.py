@@ -9,10 +9,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from superadam import steps
+from superadam import kernels, lines, steps
 from superadam.base import ComposedOptimizer, State
 from superadam.chunks import Chunk, Scalars, state_dtype
 from superadam.matrices import Matrix
+from superadam.pieces import run
 from superadam.tensors import Scalar, norm2
 
 __all__ = ["AlgorithmOne"]
@@ -32,17 +33,20 @@ class AlgorithmOne(ComposedOptimizer):
         chunks = self._chunks(kind)
         steps.solve_jointly([c for c in chunks if "gamma" in c.states[0]])
         for c in chunks:
-            q = c.grad if c.has_grad else None  # at x_{t-1}: weight decay may be part of it
-            start = c.x.clone() if c.matrix.two_point and c.has_grad else None
-            if "gamma" in c.states[0]:
-                steps.move(c, c.states[0]["gamma"])
+            gamma = c.states[0].get("gamma")
+            compared = c.matrix.two_point and c.has_grad
+            if compared:
+                start = c.x.clone()
+                c.store("q", c.grad.clone())
+            if gamma is None:
+                run(lines.prepare, c, 0.0, line_9=False)
+            else:
+                run(lines.move_and_prepare if c.has_grad else lines.move, c, gamma)
                 c.drop("gamma")
-            if q is not None:
+            if compared:
+                c.store("dx", (c.x - start).to(state_dtype(c.params[0])))
+            if c.has_grad:
                 c.count()
-                if start is not None:
-                    c.store("dx", (c.x - start).to(state_dtype(c.params[0])))
-                    c.store("q", q.clone())
-                c.estimator.before(c, q)
                 for state in c.states:
                     state["paired"] = True
 
@@ -65,26 +69,36 @@ class AlgorithmOne(ComposedOptimizer):
             return None if p.grad is None else ("paired" in state, "restarted" in state)
 
         chunks = self._chunks(kind)
-        # Where nothing is summed over all of x, a chunk goes through all lines while it is in the cache.
-        apart = not any(c.matrix.scalars or c.matrix.joint or c.group["clip"] is not None for c in chunks)
-        totals: dict[Matrix, tuple[Tensor, ...]] = {}
+        sums: dict[Matrix, list[lines.Sums]] = {}
+        waiting: list[tuple[Chunk, float | None]] = []  # for the totals; with the weight of torch's kernel, if it moves
         for c in chunks:
             if not c.paired:
                 c.count()
-            newest = c.grad
-            estimated = c.estimator.after(c, newest)
-            # A two-point matrix compares ∇f(x_t; ξ_t) with ∇f(x_{t-1}; ξ_t), whatever the estimator made of them.
-            grad = newest if c.matrix.two_point else estimated
-            c.matrix.update(c, grad)
-            if c.matrix.scalars:
-                home = self._scalars[c.matrix][c.matrix.scalars[0]]
-                sums = tuple(s.to(home) for s in c.matrix.measure(c, grad))
-                totals[c.matrix] = tuple(map(torch.add, totals[c.matrix], sums)) if c.matrix in totals else sums
+            gamma, kernel = _gamma(c.group), kernels.kernel_of(c) if then_move else None
+            free = c.constraint is None and c.penalty is None
+            # Where nothing is summed over all of x, a piece goes through all lines while it is in the cache.
+            at_once = then_move and not (c.matrix.scalars or c.matrix.joint or c.group["clip"] is not None)
+            if kernel == "adam" and free:
+                kernels.adam(c, c.params, gamma * c.mu)
+            elif kernel == "adam":
+                run(lines.fused_and_mix, c, gamma)
+            elif kernel == "adagrad":
+                kernels.adagrad(c, gamma * c.mu)
+            elif kernel == "sgd":
+                waiting.append((c, cast(float, c.alpha)))
+                sums.setdefault(c.matrix, []).extend(run(lines.measure, c, gamma, line_9=False))
+            elif at_once:
+                run(lines.absorb_and_move, c, gamma)
+            else:
+                waiting.append((c, None))
+                sums.setdefault(c.matrix, []).extend(run(lines.absorb, c, gamma, line_9=False))
             c.drop("paired", "restarted", "q", "dx")
-            if then_move and apart:
-                steps.move(c, _gamma(c.group))
-        for matrix, total in totals.items():
-            matrix.reduce(Scalars(self._scalars[matrix], rebind=self.defaults["differentiable"]), total)
+        for matrix, of_pieces in sums.items():
+            if matrix.scalars:
+                scalars = self._scalars[matrix]
+                home = scalars[matrix.scalars[0]]
+                totals = [torch.stack([s.to(home) for s in column]).sum() for column in zip(*of_pieces, strict=True)]
+                matrix.reduce(Scalars(scalars, rebind=self.defaults["differentiable"]), tuple(totals))
         if self.defaults["differentiable"]:
             for group, parts in groups:
                 for p in group["params"]:
@@ -97,10 +111,13 @@ class AlgorithmOne(ComposedOptimizer):
                 gamma = gamma.clone() if isinstance(gamma, Tensor) else gamma  # schedulers write into a tensor lr
                 for state in c.states:
                     state["gamma"] = gamma
-        elif not apart:
-            steps.solve_jointly(chunks)
-            for c in chunks:
-                steps.move(c, _gamma(c.group))
+            return
+        steps.solve_jointly([c for c, _ in waiting])
+        for c, alpha in waiting:
+            if alpha is None:
+                run(lines.move, c, _gamma(c.group))
+            else:
+                kernels.sgd(c, alpha, _gamma(c.group) * c.mu)
 
     def _clip(self, chunks: list[Chunk]) -> None:
         """Bound the norm of g_t, over all parameters with an equal bound."""
@@ -124,7 +141,7 @@ class AlgorithmOne(ComposedOptimizer):
             pending = self._chunks(lambda p, state: (_key(state["gamma"]),) if "gamma" in state else None)
             steps.solve_jointly(pending)
             for c in pending:
-                steps.move(c, c.states[0]["gamma"])
+                run(lines.move, c, c.states[0]["gamma"])
                 c.drop("gamma")
             for c in self._chunks(lambda p, state: True if "g" in state else None):
                 c.estimator.settle(c)

@@ -87,8 +87,7 @@ class ComposedOptimizer(Optimizer):
                 if group["differentiable"]:  # what autograd has saved must not be written into
                     shared = parts.matrix.scalars
                     state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and k not in shared})
-                foreach = group["foreach"] if group["foreach"] is not None else p.device.type in ("cuda", "xpu", "mtia")
-                if foreach and not group["differentiable"]:
+                if group["foreach"] is not False and not group["differentiable"]:
                     step = None if group["capturable"] else state["step"]
                     alike.setdefault((p.device, p.dtype, step, of_kind), []).append(p)
                 else:
@@ -98,6 +97,7 @@ class ComposedOptimizer(Optimizer):
                 Chunk(
                     group=group,
                     params=params,
+                    grads=[p.grad for p in params],
                     states=[self.state[p] for p in params],
                     **shared_parts,
                     scalars=scalars,

@@ -59,6 +59,7 @@ class Chunk:
 
     group: dict[str, Any]
     params: list[Tensor]
+    grads: list[Tensor | None]
     states: list[dict[str, Any]]
     scalars: dict[str, Tensor]
     estimator: Estimator
@@ -67,24 +68,42 @@ class Chunk:
     constraint: ConvexSet | None
     penalty: Penalty | None
 
+    late = 0
+    """How many steps the step count of these parameters is behind."""
+
     def __init__(self, **fields: Any) -> None:
         self.__dict__.update(fields)
 
     @classmethod
     def merged(cls, chunks: list[Chunk]) -> Chunk:
         """Chunks that share their matrix as one."""
-        first = chunks[0]
-        return cls(
-            group=first.group,
+        return chunks[0].replaced(
             params=[p for c in chunks for p in c.params],
+            grads=[grad for c in chunks for grad in c.grads],
             states=[state for c in chunks for state in c.states],
-            scalars=first.scalars,
-            estimator=first.estimator,
-            matrix=first.matrix,
-            schedule=first.schedule,
-            constraint=first.constraint,
-            penalty=first.penalty,
         )
+
+    def replaced(self, **fields: Any) -> Chunk:
+        """This chunk with other params, grads or states."""
+        own = ("group", "scalars", "estimator", "matrix", "schedule", "constraint", "penalty")
+        return Chunk(**{name: self.__dict__[name] for name in own}, **fields)
+
+    def part(self, which: list[int]) -> Chunk:
+        """Some of the parameters."""
+        return self.replaced(
+            params=[self.params[i] for i in which],
+            grads=[self.grads[i] for i in which],
+            states=[self.states[i] for i in which],
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The buffers, by name."""
+        return (*self.estimator.buffers, *self.matrix.buffers)
+
+    def all(self, name: str) -> list[Tensor]:
+        """One buffer of every parameter."""
+        return [state[name] for state in self.states]
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(type(self), name):  # a property raised the AttributeError that led here: let it be seen
@@ -114,12 +133,13 @@ class Chunk:
 
     @property
     def has_grad(self) -> bool:
-        return self.params[0].grad is not None
+        return self.grads[0] is not None
 
     @property
     def grad(self) -> Tensor:
         """The newest gradient, in the dtype of the state, with the sign of a minimisation."""
-        grad = _join([real(cast(Tensor, p.grad).resolve_conj()).to(state_dtype(p)) for p in self.params])
+        dtype = state_dtype(self.params[0])
+        grad = _join([real(cast(Tensor, grad).resolve_conj()).to(dtype) for grad in self.grads])
         if self.group["maximize"]:
             grad = -grad
         if self.group["weight_decay"] != 0 and not self.group["decoupled_weight_decay"]:
@@ -148,14 +168,19 @@ class Chunk:
         """A formula of t and τ, at the step count of these parameters or later."""
         steps = [state["step"] for state in self.states]
         if not isinstance(steps[0], Tensor):
-            return cast(Scalar, formula(steps[0] + ahead, self.estimator.tau))
+            return cast(Scalar, formula(steps[0] + ahead + self.late, self.estimator.tau))
         # float64 where the device has it, so that a capturable optimizer takes the same steps
         dtype = torch.float32 if steps[0].device.type == "mps" else torch.float64
-        values = torch.as_tensor(formula(torch.stack(steps).to(dtype) + ahead, self.estimator.tau))
+        values = torch.as_tensor(formula(torch.stack(steps).to(dtype) + (ahead + self.late), self.estimator.tau))
         return _join(list(values.to(steps[0].device, state_dtype(self.params[0])).expand(len(steps)).unbind()))
+
+    def advance(self) -> None:
+        """See the weights of the next step, before it is counted."""
+        self.__dict__["late"] = 1
 
     def count(self) -> None:
         """Add one to the step counts."""
+        self.__dict__["late"] = 0
         for state in self.states:
             state["step"] += 1
 

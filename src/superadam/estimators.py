@@ -79,6 +79,8 @@ class Recursive(Estimator):
 
     tau: float = 0.0
 
+    elementwise = True
+
     def __post_init__(self) -> None:
         check(0 <= self.tau <= 1, "tau", self.tau, "0 <= tau <= 1")
 
@@ -166,6 +168,7 @@ class Transport(Estimator):
     """
 
     buffers = ("g", "lead")
+    elementwise = True
 
     def after(self, s: Chunk, grad: Tensor) -> Tensor:
         s.g.lerp_(grad, s.alpha)
@@ -216,6 +219,7 @@ class Staged(Estimator):
 
     buffers = ("g", "start", "mean")
     on_host = True
+    elementwise = True
 
     def __post_init__(self) -> None:
         check(self.length >= 1, "length", self.length, "length >= 1")

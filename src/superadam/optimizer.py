@@ -116,6 +116,8 @@ class SuperAdam(AlgorithmOne):
         clip: float | None = None,
         maximize: bool = False,
         foreach: bool | None = None,
+        fused: bool | None = None,
+        compile: bool = False,
         capturable: bool = False,
         differentiable: bool = False,
         **unknown: Any,
@@ -133,6 +135,8 @@ class SuperAdam(AlgorithmOne):
             "clip": clip,
             "maximize": maximize,
             "foreach": foreach,
+            "fused": fused,
+            "compile": compile,
             "capturable": capturable,
             "differentiable": differentiable,
         }

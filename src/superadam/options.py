@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
+from superadam import kernels
 from superadam.chunks import Chunk
 from superadam.estimators import Estimator, Recursive
 from superadam.matrices import Matrix
@@ -97,9 +98,8 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
     if not (wd >= 0 and math.isfinite(wd)):
         raise ValueError(f"Invalid weight_decay value: {wd}")
     check(clip is None or clip > 0, "clip", clip, "clip > 0, or None")
-    if options["differentiable"] and options["foreach"]:
-        raise ValueError("foreach=True cannot be combined with differentiable=True: lists are updated in place")
     parts = Composition.of(options)
+    _check_ways(parts, options)
     return {
         **options,
         "tau": float(options["tau"]),
@@ -109,6 +109,25 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
         "constraint": None if parts.constraint is None else parts.constraint.spec(),
         "penalty": None if parts.penalty is None else parts.penalty.spec(),
     }
+
+
+def _check_ways(parts: Composition, options: dict[str, Any]) -> None:
+    """How the step shall run, if it can."""
+    chosen = [name for name in ("foreach", "fused") if options[name]]
+    if options["differentiable"]:
+        for name in (*chosen, *(["compile"] if options["compile"] else [])):
+            raise ValueError(f"{name}=True cannot be combined with differentiable=True: tensors are updated in place")
+    if len(chosen) > 1:
+        raise ValueError("foreach=True and fused=True are two ways to run a step: choose one")
+    if options["fused"] and kernels.kernel_for(parts, options) is None:
+        raise ValueError(
+            f"fused=True: torch has no fused kernel for this composition ({parts.estimator}, {parts.matrix}, "
+            f"{parts.schedule}, and the options). Leave fused out, or use compile=True, which makes one."
+        )
+    if options["compile"]:
+        for part in filter(None, parts):
+            if part.on_host:
+                raise ValueError(f"{part} cannot be compiled: it decides by the step count on the host")
 
 
 def describe(opt: ComposedOptimizer) -> str:

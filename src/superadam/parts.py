@@ -51,13 +51,18 @@ class Part:
     """
 
     on_host: ClassVar[bool] = False
-    """Whether it decides by the step count on the host, which `capturable` forbids."""
+    """Whether it decides by the step count on the host, which `capturable` and `compile` forbid."""
+    elementwise: ClassVar[bool] = False
+    """Whether it treats every coordinate by itself (sums in `measure` apart), so that tensors may be cut up. A subclass
+    does not inherit it: it may have methods of which this is not true."""
 
     _kind: ClassVar[str]
     _names: ClassVar[dict[str, type[Part]]]
 
     def __init_subclass__(cls, kind: str | None = None, abstract: bool = False) -> None:
         dataclasses.dataclass(frozen=True, eq=False)(cls)
+        if "elementwise" not in cls.__dict__:
+            cls.elementwise = False
         if kind is not None:
             cls._kind, cls._names = kind, {}
         elif not abstract:
@@ -70,8 +75,14 @@ class Part:
         return all(_equal(mine[name], theirs[name]) for name in mine)
 
     def __hash__(self) -> int:
-        # Tensors hash by identity, though they may be equal: leave them out.
-        return hash(tuple(v for v in self.spec().values() if not isinstance(v, Tensor)))
+        if "_hash" not in self.__dict__:  # a part is looked up many times in a step
+            # Tensors hash by identity, though they may be equal: leave them out.
+            own = hash(tuple(v for v in self.spec().values() if not isinstance(v, Tensor)))
+            object.__setattr__(self, "_hash", own)
+        return cast(int, self.__dict__["_hash"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_hash"}  # which is another one in another process
 
     def spec(self) -> dict[str, Any]:
         """This part as plain data."""

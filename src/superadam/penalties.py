@@ -100,6 +100,7 @@ class L1(Penalty):
 
     lam: float
     separable: ClassVar[bool] = True
+    elementwise = True
 
     def __post_init__(self) -> None:
         _check_weight("lam", self.lam)
@@ -123,6 +124,7 @@ class L2(Penalty):
 
     lam: float
     separable: ClassVar[bool] = True
+    elementwise = True
 
     def __post_init__(self) -> None:
         _check_weight("lam", self.lam)
@@ -147,6 +149,7 @@ class ElasticNet(Penalty):
     l1: float
     l2: float
     separable: ClassVar[bool] = True
+    elementwise = True
 
     def __post_init__(self) -> None:
         _check_weight("l1", self.l1)

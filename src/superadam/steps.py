@@ -29,8 +29,8 @@ def solve_jointly(chunks: list[Chunk]) -> None:
         whole.store("direction", matrix.solve(whole))
 
 
-def move(c: Chunk, gamma: Scalar) -> None:
-    """From x_t to x_{t+1}."""
+def move(c: Chunk, gamma: Scalar, y: Tensor | None = None) -> None:
+    """From x_t to x_{t+1}; `y` is x_t - γ H_t⁻¹ g_t, if it is there already (and may be written into)."""
     if isinstance(gamma, Tensor):
         gamma = gamma.to(c.params[0].device)
     c.estimator.rebase(c)
@@ -38,7 +38,7 @@ def move(c: Chunk, gamma: Scalar) -> None:
     if c.constraint is None and c.penalty is None:
         _free_move(c, gamma)
     else:
-        x, mu, target = c.x, c.mu, x_tilde(c, gamma)
+        x, mu, target = c.x, c.mu, x_tilde(c, gamma, y)
         if c.matrix.watches_steps:
             c.matrix.moved(c, (x - target) / gamma)
         if isinstance(mu, float) and c.params[0].dtype == state_dtype(c.params[0]):
@@ -70,16 +70,12 @@ def _free_move(c: Chunk, gamma: Scalar) -> None:
         x.addcdiv_(g * eta, c.matrix.H(c), value=-1)
 
 
-def x_tilde(c: Chunk, gamma: Scalar) -> Tensor:
+def x_tilde(c: Chunk, gamma: Scalar, y: Tensor | None = None) -> Tensor:
     """Line 9: the exact minimiser in the metric of H_t. Decoupled weight decay w first shrinks x_t to (1 - γw) x_t."""
-    H = c.matrix.H(c)
-    x = c.x.to(state_dtype(c.params[0]))
-    if _decay(c) != 0:
-        x = x * (1 - gamma * _decay(c))
-    if c.matrix.multiple_of_identity or isinstance(gamma, Tensor):
-        y: Tensor = x - c.g * (gamma / H)
-    else:
-        y = torch.addcdiv(x, c.g, H, value=-gamma)
+    indifferent = c.penalty is None and c.constraint is not None and c.constraint.separable
+    H = c.one if y is not None and indifferent else c.matrix.H(c)
+    if y is None:
+        y = _unconstrained(c, gamma, H)
     if not isinstance(gamma, Tensor) and gamma == 0:  # the metric H/γ is infinite, and y is x_t
         return y
     tensors = y if isinstance(y, TensorList) else [y]
@@ -87,6 +83,16 @@ def x_tilde(c: Chunk, gamma: Scalar) -> Tensor:
     metrics = d if isinstance(d, TensorList) else [d] * len(tensors)
     solved = [combined_argmin(c.constraint, c.penalty, a, b) for a, b in zip(tensors, metrics, strict=True)]
     return cast(Tensor, TensorList(solved)) if isinstance(y, TensorList) else solved[0]
+
+
+def _unconstrained(c: Chunk, gamma: Scalar, H: Tensor) -> Tensor:
+    x = c.x.to(state_dtype(c.params[0]))
+    if _decay(c) != 0:
+        x = x * (1 - gamma * _decay(c))
+    if c.matrix.multiple_of_identity or isinstance(gamma, Tensor):
+        y: Tensor = x - c.g * (gamma / H)
+        return y
+    return torch.addcdiv(x, c.g, H, value=-gamma)
 
 
 def nearest_point(constraint: ConvexSet, p: Tensor) -> Tensor:

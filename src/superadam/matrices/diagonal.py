@@ -34,6 +34,7 @@ class AdaGrad(Matrix):
     mean: bool = False
 
     buffers = ("v",)
+    elementwise = True
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -62,6 +63,7 @@ class SCAdaGrad(Matrix):
     xi2: float = 0.1
 
     buffers = ("v",)
+    elementwise = True
 
     def __post_init__(self) -> None:
         check(self.xi1 > 0, "xi1", self.xi1, "xi1 > 0")
@@ -91,6 +93,7 @@ class AdaDelta(Matrix):
 
     buffers = ("v", "u")
     watches_steps = True
+    elementwise = True
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -127,6 +130,7 @@ class AMSGrad(Matrix):
     lam_inside: bool = False
 
     buffers = ("v", "v_max")
+    elementwise = True
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -162,6 +166,7 @@ class Yogi(Matrix):
     bias_correction: bool = False
 
     buffers = ("v",)
+    elementwise = True
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -198,6 +203,7 @@ class AdaBound(Matrix):
     bias_correction: bool = False
 
     buffers = ("v",)
+    elementwise = True
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -33,6 +33,7 @@ class SecondMoment(Matrix):
     bias_correction: bool = False
 
     buffers = ("v",)
+    elementwise = True
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -54,6 +55,8 @@ class GradientNorm(MultipleOfIdentity):
     """
 
     beta: float = 0.999
+
+    elementwise = True
 
     def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
         return (norm2(grad),)
@@ -78,6 +81,7 @@ class BarzilaiBorwein(MultipleOfIdentity):
 
     scalars = ("b", "steps")
     two_point = True
+    elementwise = True
 
     def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
         if not s.paired:
@@ -112,6 +116,7 @@ class Belief(Matrix):
     bias_correction: bool = False
 
     buffers = ("m", "v")
+    elementwise = True
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -141,6 +146,7 @@ class BeliefNorm(MultipleOfIdentity):
     beta2: float = 0.999
 
     buffers = ("m",)
+    elementwise = True
 
     def update(self, s: Chunk, grad: Tensor) -> None:
         s.m.lerp_(grad, 1 - self.beta1)

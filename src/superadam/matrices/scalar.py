@@ -26,6 +26,7 @@ class Identity(Matrix):
     scale: float = 1.0
 
     multiple_of_identity = True
+    elementwise = True
 
     def __post_init__(self) -> None:
         check(self.scale > 0, "scale", self.scale, "scale > 0")
@@ -53,6 +54,7 @@ class AccumulatedNorm(Matrix):
 
     scalars = ("before", "newest")
     multiple_of_identity = True
+    elementwise = True
 
     def __post_init__(self) -> None:
         check(0 < self.power < 1, "power", self.power, "0 < power < 1")
@@ -88,6 +90,7 @@ class EstimateNorm(Matrix):
 
     scalars = ("b",)
     multiple_of_identity = True
+    elementwise = True
 
     def __post_init__(self) -> None:
         check(0 < self.power <= 1, "power", self.power, "0 < power <= 1")

@@ -44,6 +44,10 @@ class Box(Intervals):
     lo: Bound = None
     hi: Bound = None
 
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        return not isinstance(self.lo, Tensor) and not isinstance(self.hi, Tensor)
+
     def __post_init__(self) -> None:
         lo = torch.as_tensor(-math.inf if self.lo is None else self.lo)
         hi = torch.as_tensor(math.inf if self.hi is None else self.hi, device=lo.device)
@@ -60,6 +64,8 @@ class NonNegative(Intervals):
     tensor([0., 3.])
     """
 
+    elementwise = True
+
     def bounds(self) -> tuple[Bound, Bound]:
         return 0.0, None
 
@@ -72,6 +78,8 @@ class LInfBall(Intervals):
     """
 
     r: float
+
+    elementwise = True
 
     def __post_init__(self) -> None:
         check_radius(self.r)

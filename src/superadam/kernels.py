@@ -1,0 +1,132 @@
+r"""torch's own fused kernels, for the compositions that coincide with one of them.
+
+Line 11 with τ = 0 is the average of Adam's and SGD's kernels for $\beta_1 = 1 - \alpha_t$; Adam's correction of that
+average is no correction at an infinite step count. What is left of Adam's update is that of case 1,
+
+$$x \leftarrow (1 - \eta w)\,x - \eta\, g_t / (\sqrt{v_t / s^2} + \lambda)
+    = \Bigl(1 - \eta s \frac{w}{s}\Bigr) x - \eta s\, g_t / (\sqrt{v_t} + \lambda s),
+  \qquad \eta = \gamma\mu_t,\quad s^2 = 1 - \beta^t \text{ or } 1$$
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from superadam.estimators import Recursive
+from superadam.matrices import AccumulatedNorm, AdaGrad, AMSGrad, BeliefNorm, GradientNorm, Identity, SecondMoment
+from superadam.pieces import aligned
+from superadam.schedules import Constant, Schedule
+from superadam.tensors import Scalar
+
+if TYPE_CHECKING:
+    from superadam.chunks import Chunk
+
+__all__ = ["adagrad", "adam", "kernel_for", "kernel_of", "sgd"]
+
+DEVICES = ("cpu", "cuda")
+
+
+def kernel_for(parts: Any, options: dict[str, Any]) -> str | None:
+    """The kernel that a composition coincides with, if there is one: "adam", "adagrad" or "sgd"."""
+    estimator, matrix, schedule = parts.estimator, parts.matrix, parts.schedule
+    if type(estimator) is not Recursive or estimator.tau > 0 or type(schedule).weight_of is not Schedule.weight_of:
+        return None
+    if options["clip"] is not None or options["capturable"] or options["differentiable"] or options["foreach"]:
+        return None
+    free = parts.constraint is None and parts.penalty is None
+    if type(matrix) is SecondMoment or (type(matrix) is AMSGrad and matrix.power == 0.5):
+        return "adam"
+    if type(matrix) is AdaGrad and free and isinstance(schedule, Constant) and schedule.alpha == schedule.first == 1:
+        return "adagrad"
+    if type(matrix) in (Identity, GradientNorm, BeliefNorm, AccumulatedNorm) and free:
+        return "sgd"
+    return None
+
+
+def kernel_of(c: Chunk) -> str | None:
+    """The kernel that runs a chunk, if one takes its tensors."""
+    kernel = kernel_for(c, c.group) if c.group["fused"] is not False else None
+    return kernel if kernel is None or (c.params[0].device.type in DEVICES and aligned(c)) else None
+
+
+@functools.cache
+def _step(device: torch.device, value: float) -> Tensor:
+    return torch.full((), value, device=device)
+
+
+def _decoupled(c: Chunk) -> float:
+    return float(c.group["weight_decay"]) if c.group["decoupled_weight_decay"] else 0.0
+
+
+def _in_gradient(c: Chunk) -> float:
+    return float(c.group["weight_decay"]) - _decoupled(c)
+
+
+def adam(c: Chunk, x: list[Tensor], eta: Scalar) -> None:
+    """Case 1 and AMSGrad: bring g_t and H_t up to date, and take x to (1 - ηw) x - η H_t⁻¹ g_t."""
+    H: Any = c.matrix
+    s = math.sqrt(1 - H.beta**c.t) if H.bias_correction else 1.0
+    amsgrad = isinstance(H, AMSGrad)
+    kernel = torch._fused_adamw_ if c.group["decoupled_weight_decay"] else torch._fused_adam_  # type: ignore[attr-defined]
+    kernel(
+        x,
+        c.grads,
+        c.all("g"),
+        c.all("v"),
+        c.all("v_max") if amsgrad else [],
+        [_step(x[0].device, math.inf)] * len(x),
+        lr=eta * s,
+        beta1=1 - c.alpha,
+        beta2=H.beta,
+        weight_decay=_decoupled(c) / s + _in_gradient(c),
+        eps=H.lam * s,
+        amsgrad=amsgrad,
+        maximize=c.group["maximize"],
+    )
+
+
+def adagrad(c: Chunk, eta: Scalar) -> None:
+    """AdaGrad without momentum: lines 11, 4, 9 and 10."""
+    H: Any = c.matrix
+    s = math.sqrt(c.t) if H.mean else 1.0
+    torch._foreach_copy_(c.all("g"), list((c.grad,) if len(c.params) == 1 else c.grad))
+    _decay(c, eta)
+    torch._fused_adagrad_(  # type: ignore[attr-defined]
+        c.params,
+        c.grads,
+        c.all("v"),
+        [_step(c.params[0].device, 1.0)] * len(c.params),
+        lr=eta * s,
+        lr_decay=0.0,
+        weight_decay=_in_gradient(c),
+        eps=H.lam * s,
+        maximize=c.group["maximize"],
+    )
+
+
+def sgd(c: Chunk, alpha: float, eta: Scalar) -> None:
+    """H_t = b I, of which `reduce` has made b: lines 11, 9 and 10."""
+    rate = eta / c.matrix.H(c)
+    _decay(c, eta)
+    torch._fused_sgd_(  # type: ignore[attr-defined]
+        c.params,
+        c.grads,
+        c.all("g"),
+        weight_decay=_in_gradient(c),
+        momentum=1 - alpha or 0.5,  # not used in a first step, but no buffer is kept without it
+        lr=float(rate) if rate.device.type == "cpu" else rate,
+        dampening=1 - alpha,
+        nesterov=False,
+        maximize=c.group["maximize"],
+        is_first_step=alpha == 1,
+    )
+
+
+def _decay(c: Chunk, eta: Scalar) -> None:
+    if _decoupled(c) != 0:
+        torch._foreach_mul_(c.params, 1 - eta * _decoupled(c))

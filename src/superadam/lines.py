@@ -1,0 +1,84 @@
+"""What a step does with one piece of x: the lines of Algorithm 1 that can run while it is in the cache.
+
+Each function takes a piece and γ, works in place, and returns sums over the piece, for the matrices that need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from superadam import kernels, steps
+from superadam.chunks import Chunk
+from superadam.tensors import Scalar, TensorList
+
+__all__ = [
+    "Line",
+    "Sums",
+    "absorb",
+    "absorb_and_move",
+    "fused_and_mix",
+    "measure",
+    "move",
+    "move_and_prepare",
+    "prepare",
+]
+
+Sums = tuple[Tensor, ...]
+Line = Callable[[Chunk, Scalar], Sums]
+
+
+def prepare(c: Chunk, gamma: Scalar) -> Sums:
+    """The first half of line 11, with the gradients q = ∇f(x_{t-1}; ξ_t) at hand."""
+    q = c.grad
+    c.advance()
+    c.estimator.before(c, q)
+    return ()
+
+
+def move(c: Chunk, gamma: Scalar) -> Sums:
+    """Lines 9 and 10."""
+    steps.move(c, gamma)
+    return ()
+
+
+def move_and_prepare(c: Chunk, gamma: Scalar) -> Sums:
+    """Lines 9 and 10 for the move that was pending, and the first half of line 11."""
+    q = c.grad  # at x_{t-1}: weight decay may be part of it
+    steps.move(c, gamma)
+    c.advance()
+    c.estimator.before(c, q)
+    return ()
+
+
+def absorb(c: Chunk, gamma: Scalar) -> Sums:
+    """Lines 11 and 4, with the gradients ∇f(x_t; ξ_t) at hand."""
+    newest = c.grad
+    estimated = c.estimator.after(c, newest)
+    # A two-point matrix compares ∇f(x_t; ξ_t) with ∇f(x_{t-1}; ξ_t), whatever the estimator made of them.
+    grad = newest if c.matrix.two_point else estimated
+    c.matrix.update(c, grad)
+    return c.matrix.measure(c, grad) if c.matrix.scalars else ()
+
+
+def absorb_and_move(c: Chunk, gamma: Scalar) -> Sums:
+    """All lines, where nothing is summed over all of x."""
+    absorb(c, gamma)
+    steps.move(c, gamma)
+    return ()
+
+
+def measure(c: Chunk, gamma: Scalar) -> Sums:
+    """Line 4 alone, where torch's kernel does the rest."""
+    grad = c.grad
+    c.matrix.update(c, grad)
+    return c.matrix.measure(c, grad) if c.matrix.scalars else ()
+
+
+def fused_and_mix(c: Chunk, gamma: Scalar) -> Sums:
+    """All lines, with torch's kernel for y = x_t - γ H_t⁻¹ g_t."""
+    y = c.x.clone()
+    kernels.adam(c, list(y) if isinstance(y, TensorList) else [y], gamma)
+    steps.move(c, gamma, y)
+    return ()

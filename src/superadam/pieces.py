@@ -1,0 +1,88 @@
+"""Where the lines of Algorithm 1 run: a chunk cut into pieces that stay in the processor's cache from line to line.
+
+On a CPU a step is bound by memory. Written for whole tensors, every operation reads and writes them all, and makes new
+ones; on a megabyte at a time the same operations run from the cache, and memory is read and written once. Small tensors
+go together, which saves calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from superadam.chunks import Chunk, state_dtype
+from superadam.tensors import Scalar
+
+__all__ = ["aligned", "pieces", "run"]
+
+Sums = tuple[Tensor, ...]
+
+TILE = 1 << 18  # coordinates: a megabyte of float32, half of a usual second-level cache
+SMALL = 1 << 13  # tensors with fewer coordinates are updated together
+
+
+def elementwise(c: Chunk, *, line_9: bool = True) -> bool:
+    """Whether all parts treat every coordinate by itself, with or without the set and the penalty."""
+    parts = (c.estimator, c.matrix, *((c.constraint, c.penalty) if line_9 else ()))
+    return all(part is None or part.elementwise for part in parts) and not c.matrix.two_point
+
+
+def pieces(c: Chunk, *, line_9: bool = True) -> Iterator[Chunk]:
+    """The chunk in pieces, for lines that include the step or not. Their buffers are views: write, do not rebind."""
+    on_device = c.params[0].device.type != "cpu" or isinstance(c.states[0]["step"], Tensor)
+    if on_device or c.group["differentiable"] or c.group["foreach"]:
+        yield c
+        return
+    by_coordinate = elementwise(c, line_9=line_9)
+    small = [i for i, p in enumerate(c.params) if p.numel() <= SMALL]
+    if len(small) > 1:
+        yield c.part(small)
+    else:
+        small = []
+    for i in sorted(set(range(len(c.params))) - set(small)):
+        if by_coordinate and c.params[i].numel() > TILE and aligned(c, [i]):
+            yield from _tiles(c, i)
+        else:
+            yield c if len(c.params) == 1 else c.part([i])
+
+
+def run(line: Callable[[Chunk, Scalar], Sums], c: Chunk, gamma: Scalar, *, line_9: bool = True) -> list[Sums]:
+    """A line over all pieces of a chunk."""
+    return [line(piece, gamma) for piece in pieces(c, line_9=line_9)]
+
+
+def _tiles(c: Chunk, i: int) -> Iterator[Chunk]:
+    state, names = c.states[i], c.names
+    other = {name: value for name, value in state.items() if name not in names}
+    grad = c.grads[i]
+    x, *buffers = ([*_flat(t).split(TILE)] for t in (c.params[i], *(state[name] for name in names if name in state)))
+    held = [name for name in names if name in state]
+    grads = [None] * len(x) if grad is None else _flat(grad).split(TILE)
+    for k, tile in enumerate(x):
+        views = {name: buffer[k] for name, buffer in zip(held, buffers, strict=True)}
+        yield c.replaced(params=[tile], grads=[grads[k]], states=[{**other, **views}])
+
+
+def aligned(c: Chunk, which: list[int] | None = None) -> bool:
+    """Whether the parameters, their gradients and their buffers lie in memory alike, coordinate by coordinate."""
+    return all(
+        _alike([c.params[i], c.grads[i], *(c.states[i].get(name) for name in c.names)])
+        for i in (range(len(c.params)) if which is None else which)
+    )
+
+
+def _alike(tensors: list[Tensor | None]) -> bool:
+    there = [t for t in tensors if t is not None]
+    first = there[0]
+    if first.dtype != state_dtype(first) or hasattr(first, "device_mesh"):  # complex or short numbers, or a DTensor
+        return False
+    if all(t.is_contiguous() for t in there):
+        return True
+    return all(t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last) for t in there)
+
+
+def _flat(x: Tensor) -> Tensor:
+    """The coordinates in the order of memory."""
+    return x.view(-1) if x.is_contiguous() else x.as_strided((x.numel(),), (1,))
