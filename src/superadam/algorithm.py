@@ -56,9 +56,11 @@ class AlgorithmOne(ComposedOptimizer):
         at_work = {parts.matrix for group, parts in groups if any(p.grad is not None for p in group["params"])}
         for group, parts in groups:
             absent = parts.matrix.absent if parts.matrix in at_work else None
+            needed = {"step", *parts.estimator.buffers, *parts.matrix.buffers, *parts.matrix.scalars}
             for p in group["params"]:
                 if p.grad is not None:
-                    self._init_state(group, parts, p)
+                    if not needed <= self.state[p].keys():
+                        self._init_state(group, parts, p)
                 elif p in self.state:
                     if absent is not None:
                         absent(self.state[p])

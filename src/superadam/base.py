@@ -79,16 +79,18 @@ class ComposedOptimizer(Optimizer):
                 self._tie_scalars()
             scalars = self._scalars.get(parts.matrix, {})
             alike: dict[Hashable, list[Tensor]] = {}
+            differentiable, capturable = group["differentiable"], group["capturable"]
+            together = group["foreach"] is not False and not differentiable
             for p in group["params"]:
                 state = self.state.get(p, {})
                 of_kind = kind(p, state)
                 if of_kind is None:
                     continue
-                if group["differentiable"]:  # what autograd has saved must not be written into
+                if differentiable:  # what autograd has saved must not be written into
                     shared = parts.matrix.scalars
                     state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and k not in shared})
-                if group["foreach"] is not False and not group["differentiable"]:
-                    step = None if group["capturable"] else state["step"]
+                if together:
+                    step = None if capturable else state["step"]
                     alike.setdefault((p.device, p.dtype, step, of_kind), []).append(p)
                 else:
                     alike[p] = [p]

@@ -139,7 +139,8 @@ class Chunk:
     def grad(self) -> Tensor:
         """The newest gradient, in the dtype of the state, with the sign of a minimisation."""
         dtype = state_dtype(self.params[0])
-        grad = _join([real(cast(Tensor, grad).resolve_conj()).to(dtype) for grad in self.grads])
+        grads = cast(list[Tensor], self.grads)
+        grad = _join([g if g.dtype is dtype else real(g.resolve_conj()).to(dtype) for g in grads])
         if self.group["maximize"]:
             grad = -grad
         if self.group["weight_decay"] != 0 and not self.group["decoupled_weight_decay"]:

@@ -126,4 +126,4 @@ def check_options(matrix: Any) -> None:
 def root(s: Chunk, beta: float, bias_correction: bool) -> Tensor:
     """√v_t, with v_t divided by 1 - β^t if asked."""
     v: Tensor = s.v.sqrt()
-    return v / (1 - beta**s.t) ** 0.5 if bias_correction else v
+    return v if not bias_correction else v / (1 - beta**s.t) ** 0.5

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from superadam.matrices.base import Matrix, check_options, root
 from superadam.parts import check
-from superadam.tensors import clip
+from superadam.tensors import clip, plus, power
 
 if TYPE_CHECKING:
     from superadam.chunks import Chunk
@@ -47,7 +47,7 @@ class AdaGrad(Matrix):
 
     def H(self, s: Chunk) -> Tensor:
         v: Tensor = s.v / s.t if self.mean else s.v
-        return v.sqrt() + self.lam
+        return plus(v.sqrt(), self.lam)
 
 
 class SCAdaGrad(Matrix):
@@ -144,10 +144,8 @@ class AMSGrad(Matrix):
         h: Tensor = s.v_max.sqrt()
         if self.bias_correction:
             h = h / (1 - self.beta**s.t) ** 0.5
-        if self.power == 0.5:
-            return h + self.lam
         p = 2 * self.power
-        return (h + self.lam) ** p if self.lam_inside else h**p + self.lam
+        return power(plus(h, self.lam), p) if self.lam_inside else plus(power(h, p), self.lam)
 
 
 class Yogi(Matrix):
@@ -179,7 +177,7 @@ class Yogi(Matrix):
         s.v.addcmul_((s.v - squared).sign(), squared, value=self.beta - 1)
 
     def H(self, s: Chunk) -> Tensor:
-        return root(s, self.beta, self.bias_correction) + self.lam
+        return plus(root(s, self.beta, self.bias_correction), self.lam)
 
 
 class AdaBound(Matrix):
@@ -214,6 +212,6 @@ class AdaBound(Matrix):
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
     def H(self, s: Chunk) -> Tensor:
-        h = root(s, self.beta, self.bias_correction) + self.lam
+        h = plus(root(s, self.beta, self.bias_correction), self.lam)
         st = (1 - self.beta if self.speed is None else self.speed) * s.t
         return clip(h, 1 / (self.final * (1 + 1 / st)), 1 / (self.final * (1 - 1 / (st + 1))))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from superadam.matrices.base import Matrix, MultipleOfIdentity, check_options, root
-from superadam.tensors import dot, norm2
+from superadam.tensors import dot, norm2, plus
 
 if TYPE_CHECKING:
     from superadam.chunks import Chunk
@@ -42,7 +42,7 @@ class SecondMoment(Matrix):
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
     def H(self, s: Chunk) -> Tensor:
-        return root(s, self.beta, self.bias_correction) + self.lam
+        return plus(root(s, self.beta, self.bias_correction), self.lam)
 
 
 class GradientNorm(MultipleOfIdentity):
@@ -129,7 +129,7 @@ class Belief(Matrix):
             s.v.add_(self.eps)
 
     def H(self, s: Chunk) -> Tensor:
-        return root(s, self.beta2, self.bias_correction) + self.lam
+        return plus(root(s, self.beta2, self.bias_correction), self.lam)
 
 
 class BeliefNorm(MultipleOfIdentity):
