@@ -153,9 +153,15 @@ class Chunk:
         return "paired" in self.states[0]
 
     @property
+    def in_full_swing(self) -> bool:
+        """Whether this is a step as most are: not the first one, nor one after a restart."""
+        state = self.states[0]
+        return "restarted" not in state and ("paired" in state or "gamma" in state or not self.estimator.two_point)
+
+    @property
     def t(self) -> Scalar:
         """The step count, as the matrix shall see it."""
-        return self.at_step(lambda t, tau: self.estimator.age(t))
+        return self.at_age(lambda t: t)
 
     @property
     def mu(self) -> Scalar:
@@ -164,6 +170,10 @@ class Chunk:
     @property
     def alpha(self) -> Scalar:
         return self.schedule.first if "restarted" in self.states[0] else self.schedule.weight_of(self)
+
+    def at_age(self, formula: Callable[[Any], Any]) -> Scalar:
+        """A formula of t as the matrix shall see it; unlike `formula(s.t)`, it is not part of a compiled kernel."""
+        return self.at_step(lambda t, tau: formula(self.estimator.age(t)))
 
     def at_step(self, formula: Callable[[Any, float], Any], ahead: int = 0) -> Scalar:
         """A formula of t and τ, at the step count of these parameters or later."""

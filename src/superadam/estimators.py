@@ -13,7 +13,7 @@ from torch import Tensor
 
 from superadam.parts import Part, check
 from superadam.schedules import Constant, Schedule
-from superadam.tensors import TensorList, add_scaled
+from superadam.tensors import TensorList, add_scaled, mix
 
 if TYPE_CHECKING:
     from superadam.chunks import Chunk
@@ -98,7 +98,7 @@ class Recursive(Estimator):
         if s.paired:
             add_scaled(s.g, grad, alpha + (1 - alpha) * self.tau)
         else:
-            s.g.lerp_(grad, alpha)
+            mix(s.g, grad, alpha)
         return grad
 
 

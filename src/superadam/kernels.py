@@ -51,6 +51,8 @@ def kernel_for(parts: Any, options: dict[str, Any]) -> str | None:
 def kernel_of(c: Chunk) -> str | None:
     """The kernel that runs a chunk, if one takes its tensors."""
     kernel = kernel_for(c, c.group) if c.group["fused"] is not False else None
+    if c.group["compile"] and (c.constraint is not None or c.penalty is not None):
+        return None  # a kernel that takes line 9 in is faster
     return kernel if kernel is None or (c.params[0].device.type in DEVICES and aligned(c)) else None
 
 

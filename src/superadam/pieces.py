@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from superadam import compiled
 from superadam.chunks import Chunk, state_dtype
 from superadam.tensors import Scalar
 
@@ -29,7 +30,7 @@ def elementwise(c: Chunk, *, line_9: bool = True) -> bool:
     return all(part is None or part.elementwise for part in parts) and not c.matrix.two_point
 
 
-def pieces(c: Chunk, *, line_9: bool = True) -> Iterator[Chunk]:
+def pieces(c: Chunk, *, line_9: bool = True, cut: bool = True) -> Iterator[Chunk]:
     """The chunk in pieces, for lines that include the step or not. Their buffers are views: write, do not rebind."""
     on_device = c.params[0].device.type != "cpu" or isinstance(c.states[0]["step"], Tensor)
     if on_device or c.group["differentiable"] or c.group["foreach"]:
@@ -42,24 +43,35 @@ def pieces(c: Chunk, *, line_9: bool = True) -> Iterator[Chunk]:
     else:
         small = []
     for i in sorted(set(range(len(c.params))) - set(small)):
-        if by_coordinate and c.params[i].numel() > TILE and aligned(c, [i]):
-            yield from _tiles(c, i)
+        if cut and by_coordinate and c.params[i].numel() > TILE and aligned(c, [i]):
+            yield from _tiles(c, i, TILE)
         else:
             yield c if len(c.params) == 1 else c.part([i])
 
 
 def run(line: Callable[[Chunk, Scalar], Sums], c: Chunk, gamma: Scalar, *, line_9: bool = True) -> list[Sums]:
     """A line over all pieces of a chunk."""
-    return [line(piece, gamma) for piece in pieces(c, line_9=line_9)]
+    if not c.group["compile"] or not elementwise(c, line_9=line_9) or not c.in_full_swing:
+        return [line(piece, gamma) for piece in pieces(c, line_9=line_9)]
+    sums = []
+    for whole in pieces(c, line_9=line_9, cut=False):
+        n = whole.params[0].numel()
+        if len(whole.params) > 1 or n <= SMALL or not aligned(whole):
+            sums.append(line(whole, gamma))
+            continue
+        first, *rest = _tiles(whole, 0, n - n % compiled.ROW if c.matrix.scalars else n)
+        sums.append(compiled.call(line, first, gamma))
+        sums += [line(piece, gamma) for piece in rest]
+    return sums
 
 
-def _tiles(c: Chunk, i: int) -> Iterator[Chunk]:
-    state, names = c.states[i], c.names
-    other = {name: value for name, value in state.items() if name not in names}
-    grad = c.grads[i]
-    x, *buffers = ([*_flat(t).split(TILE)] for t in (c.params[i], *(state[name] for name in names if name in state)))
-    held = [name for name in names if name in state]
-    grads = [None] * len(x) if grad is None else _flat(grad).split(TILE)
+def _tiles(c: Chunk, i: int, size: int) -> Iterator[Chunk]:
+    """Parameter i, flat, in pieces of a size."""
+    state, grad = c.states[i], c.grads[i]
+    held = [name for name in c.names if name in state]
+    other = {name: value for name, value in state.items() if name not in held}
+    x, *buffers = (_flat(t).split(size) for t in (c.params[i], *(state[name] for name in held)))
+    grads = [None] * len(x) if grad is None else _flat(grad).split(size)
     for k, tile in enumerate(x):
         views = {name: buffer[k] for name, buffer in zip(held, buffers, strict=True)}
         yield c.replaced(params=[tile], grads=[grads[k]], states=[{**other, **views}])

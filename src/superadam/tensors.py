@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-__all__ = ["Scalar", "TensorList", "add_scaled", "clip", "dot", "norm2", "plus", "power"]
+__all__ = ["Scalar", "TensorList", "add_scaled", "clip", "dot", "mix", "norm2", "plus", "power", "tracing"]
+
+# Whether the operations are not run but traced, for a kernel: no number can be looked at.
+tracing: ContextVar[bool] = ContextVar("tracing", default=False)
 
 # A number, a 0-d tensor where it must not leave the device, or a TensorList of those.
 Scalar = float | Tensor
@@ -160,6 +164,8 @@ def _apply(func: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """⟨x, y⟩ over all coordinates, as a 0-d tensor on the device of x."""
+    if tracing.get():
+        return (x * y).sum(-1).sum()
     if isinstance(x, TensorList):
         return torch.stack([a.sum() for a in x * y]).sum()
     return (x * y).sum()
@@ -167,6 +173,8 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 def norm2(x: Tensor) -> Tensor:
     """‖x‖² over all coordinates, as a 0-d tensor on the device of x."""
+    if tracing.get():
+        return dot(x, x)
     if isinstance(x, TensorList):
         x = torch.stack(torch._foreach_norm(x.tensors))
     norm: Tensor = torch.linalg.vector_norm(x)
@@ -179,6 +187,14 @@ def add_scaled(x: Tensor, y: Tensor, a: Scalar) -> None:
         x.add_(y * a)
     else:
         x.add_(y, alpha=a)
+
+
+def mix(x: Tensor, y: Tensor, weight: Scalar) -> None:
+    """x ← (1 - weight) x + weight y."""
+    if tracing.get():  # lerp has two formulas, and a kernel would compute both
+        add_scaled(x, y - x, weight)
+    else:
+        x.lerp_(y, weight)
 
 
 def plus(x: Tensor, a: float) -> Tensor:

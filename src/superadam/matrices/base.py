@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from superadam.parts import Part, check
+from superadam.tensors import Scalar
 
 if TYPE_CHECKING:
     from superadam.chunks import Chunk
@@ -126,4 +127,9 @@ def check_options(matrix: Any) -> None:
 def root(s: Chunk, beta: float, bias_correction: bool) -> Tensor:
     """√v_t, with v_t divided by 1 - β^t if asked."""
     v: Tensor = s.v.sqrt()
-    return v if not bias_correction else v / (1 - beta**s.t) ** 0.5
+    return v / correction(s, beta) if bias_correction else v
+
+
+def correction(s: Chunk, beta: float) -> Scalar:
+    """√(1 - β^t)."""
+    return s.at_age(lambda t: (1 - beta**t) ** 0.5)

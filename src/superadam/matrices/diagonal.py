@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from superadam.matrices.base import Matrix, check_options, root
+from superadam.matrices.base import Matrix, check_options, correction, root
 from superadam.parts import check
 from superadam.tensors import clip, plus, power
 
@@ -143,7 +143,7 @@ class AMSGrad(Matrix):
     def H(self, s: Chunk) -> Tensor:
         h: Tensor = s.v_max.sqrt()
         if self.bias_correction:
-            h = h / (1 - self.beta**s.t) ** 0.5
+            h = h / correction(s, self.beta)
         p = 2 * self.power
         return power(plus(h, self.lam), p) if self.lam_inside else plus(power(h, p), self.lam)
 
@@ -213,5 +213,7 @@ class AdaBound(Matrix):
 
     def H(self, s: Chunk) -> Tensor:
         h = plus(root(s, self.beta, self.bias_correction), self.lam)
-        st = (1 - self.beta if self.speed is None else self.speed) * s.t
-        return clip(h, 1 / (self.final * (1 + 1 / st)), 1 / (self.final * (1 - 1 / (st + 1))))
+        speed = 1 - self.beta if self.speed is None else self.speed
+        low = s.at_age(lambda t: 1 / (self.final * (1 + 1 / (speed * t))))
+        high = s.at_age(lambda t: 1 / (self.final * (1 - 1 / (speed * t + 1))))
+        return clip(h, low, high)

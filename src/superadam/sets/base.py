@@ -24,6 +24,7 @@ from torch import Tensor
 
 from superadam.matrices import Matrix
 from superadam.parts import Part, check
+from superadam.tensors import tracing
 
 __all__ = ["ConvexSet", "in_metric"]
 
@@ -95,6 +96,8 @@ def in_metric(argmin: Callable[[Owner, Tensor, Tensor], Tensor]) -> Callable[[Ow
             raise ValueError(f"d must be a scalar or have the shape of y, {tuple(y.shape)}, not {tuple(d.shape)}")
         if getattr(self, "scalar_metric", False) and d.dim() > 0:
             raise ValueError(f"{type(self).__name__} {_NEEDS_SCALAR}, so d must be a scalar; {_scalar_matrices()}")
+        if tracing.get():
+            return argmin(self, y, d)
         if y.numel() == 0:
             return y.clone()
         # Two reductions and one look at the result: NaN fails every comparison.

@@ -1,0 +1,134 @@
+r"""`compile=True`: the lines that a piece of x goes through, as one kernel.
+
+A kernel is made for each composition and each group of lines, from the same code that runs without it: the code is
+traced once, on tensors of unknown length, and handed to torch's inductor. What changes from step to step (γ, and the
+formulas of t) comes in as 0-d tensors, so a kernel is never made again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from superadam.chunks import Chunk, state_dtype
+from superadam.tensors import Scalar, tracing
+
+__all__ = ["ROW", "call"]
+
+Sums = tuple[Tensor, ...]
+Formula = Callable[[Any, float], Any]
+# What of a param group the lines look at.
+OPTIONS = ("weight_decay", "decoupled_weight_decay", "maximize")
+EXAMPLE = 1 << 20  # a length at which more than one thread is worth while
+ROW = 1 << 12  # sums are taken over rows of this length, then over the rows: faster, and more exact
+
+
+def _example(t: Tensor) -> Tensor:
+    # The tracer takes the value of a 0-d float64 tensor for a symbol of its own, unless it is none.
+    return torch.full((EXAMPLE,) if t.dim() else (), 1.0 if t.dim() else math.nan, dtype=t.dtype, device=t.device)
+
+
+class _Traced(Chunk):
+    """A chunk that is given the values of the formulas of t, in the order in which they are asked for."""
+
+    values: list[Tensor] | None
+    formulas: list[tuple[Formula, int]]
+
+    def at_step(self, formula: Formula, ahead: int = 0) -> Scalar:
+        self.formulas.append((formula, ahead + self.late))
+        return self.one if self.values is None else self.values[len(self.formulas) - 1]
+
+
+class _Kernel:
+    """One line for one composition. Its arguments are lists of tensors, in a fixed order."""
+
+    def __init__(self, line: Callable[[Chunk, Scalar], Sums], c: Chunk) -> None:
+        own = ("estimator", "matrix", "schedule", "constraint", "penalty")
+        group = {**{name: c.group[name] for name in OPTIONS}, "differentiable": False}
+        flags = {name: True for name in ("paired", "restarted") if name in c.states[0]}
+        self.held = [name for name in c.names if name in c.states[0]]
+        self.scalars = list(c.scalars)
+        self.has_grad = c.has_grad
+        parts = {name: c.__dict__[name] for name in own}
+        n, step = len(c.params), torch.zeros(())
+
+        def traced(tensors: list[Tensor], values: list[Tensor] | None, formulas: list[Any]) -> Sums:
+            """The line, on x, the gradients, the buffers, the scalars and γ."""
+            rest = iter([t.view(-1, ROW) if t.dim() and c.matrix.scalars else t for t in tensors])
+            take = lambda count: [next(rest) for _ in range(count)]  # noqa: E731
+            params, grads = take(n), take(n) if self.has_grad else [None] * n
+            buffers = {name: take(n) for name in self.held}
+            states = [{"step": step, **flags, **{name: buffers[name][i] for name in self.held}} for i in range(n)]
+            scalars = dict(zip(self.scalars, take(len(self.scalars)), strict=True))
+            chunk = _Traced(
+                group=group,
+                params=params,
+                grads=grads,
+                states=states,
+                scalars=scalars,
+                values=values,
+                formulas=formulas,
+                **parts,
+            )
+            return line(chunk, next(rest))
+
+        example = [_example(t) for t in self.tensors(c)]
+        token = tracing.set(True)
+        try:
+            self.formulas: list[tuple[Formula, int]] = []
+            few = [t[:ROW].clone() if t.dim() else t for t in example]
+            traced([*few, torch.ones(())], None, self.formulas)
+            gamma = torch.zeros((), dtype=state_dtype(c.params[0]))
+            scalars = [_example(gamma) for _ in (*self.formulas, "gamma")]
+            self.run = _compile(
+                lambda *args: traced([*args[: len(example)], args[-1]], [*args[len(example) : -1]], []),
+                [*example, *scalars],
+            )
+        finally:
+            tracing.reset(token)
+
+    def tensors(self, c: Chunk) -> list[Tensor]:
+        buffers = [t for name in self.held for t in c.all(name)]
+        return [*c.params, *(c.grads if self.has_grad else ()), *buffers, *(c.scalars[name] for name in self.scalars)]
+
+    def __call__(self, c: Chunk, gamma: Scalar) -> Sums:
+        weights = [*(c.at_step(formula, ahead) for formula, ahead in self.formulas), gamma]
+        if any(isinstance(w, Tensor) for w in weights):
+            scalars = [torch.as_tensor(w).to(c.params[0]) for w in weights]
+        else:
+            scalars = torch.tensor(weights, dtype=state_dtype(c.params[0])).unbind()
+        return tuple(self.run(*self.tensors(c), *scalars))
+
+
+def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[..., Any]:
+    """A kernel for tensors of any length, from a function that need not be known to torch.compile."""
+    from torch._inductor.compile_fx import compile_fx  # takes seconds to import
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph = make_fx(function, tracing_mode="symbolic")(*example)
+    for node in graph.graph.nodes:
+        node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}  # the rest keeps it out of torch's cache
+    inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    return compile_fx(graph, inputs)  # type: ignore[no-any-return]
+
+
+_kernels: dict[Any, _Kernel] = {}
+
+
+def call(line: Callable[[Chunk, Scalar], Sums], c: Chunk, gamma: Scalar) -> Sums:
+    """`line(c, gamma)`, by a kernel."""
+    first = c.params[0]
+    key = (
+        line,
+        (c.estimator, c.matrix, c.schedule, c.constraint, c.penalty),
+        tuple(c.group[name] for name in OPTIONS),
+        ("paired" in c.states[0], "restarted" in c.states[0], c.has_grad),
+        (len(c.params), first.dtype, first.device),
+    )
+    if key not in _kernels:
+        _kernels[key] = _Kernel(line, c)
+    return _kernels[key](c, gamma)
