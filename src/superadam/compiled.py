@@ -8,8 +8,8 @@ formulas of t) comes in as 0-d tensors, so a kernel is never made again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from superadam.tensors import Scalar, tracing
 __all__ = ["ROW", "call"]
 
 Sums = tuple[Tensor, ...]
+Line = Callable[[Chunk, Scalar], Sums]
 Formula = Callable[[Any, float], Any]
 # What of a param group the lines look at.
 OPTIONS = ("weight_decay", "decoupled_weight_decay", "maximize")
@@ -35,7 +36,7 @@ def _example(t: Tensor) -> Tensor:
 class _Traced(Chunk):
     """A chunk that is given the values of the formulas of t, in the order in which they are asked for."""
 
-    values: list[Tensor] | None
+    values: Sequence[Tensor] | None
     formulas: list[tuple[Formula, int]]
 
     def at_step(self, formula: Formula, ahead: int = 0) -> Scalar:
@@ -44,63 +45,61 @@ class _Traced(Chunk):
 
 
 class _Kernel:
-    """One line for one composition. Its arguments are lists of tensors, in a fixed order."""
+    """One line for one composition. It takes x, the gradients, the buffers, the scalars, the values of the formulas of
+    t, and γ."""
 
-    def __init__(self, line: Callable[[Chunk, Scalar], Sums], c: Chunk) -> None:
-        own = ("estimator", "matrix", "schedule", "constraint", "penalty")
-        group = {**{name: c.group[name] for name in OPTIONS}, "differentiable": False}
-        flags = {name: True for name in ("paired", "restarted") if name in c.states[0]}
+    def __init__(self, line: Line, c: Chunk) -> None:
+        self.line, self.count, self.has_grad, self.scalars = line, len(c.params), c.has_grad, list(c.scalars)
+        self.group = {**{name: c.group[name] for name in OPTIONS}, "differentiable": False}
+        self.parts = {n: getattr(c, n) for n in ("estimator", "matrix", "schedule", "constraint", "penalty")}
+        self.flags = {name: True for name in ("paired", "restarted") if name in c.states[0]}
         self.held = [name for name in c.names if name in c.states[0]]
-        self.scalars = list(c.scalars)
-        self.has_grad = c.has_grad
-        parts = {name: c.__dict__[name] for name in own}
-        n, step = len(c.params), torch.zeros(())
-
-        def traced(tensors: list[Tensor], values: list[Tensor] | None, formulas: list[Any]) -> Sums:
-            """The line, on x, the gradients, the buffers, the scalars and γ."""
-            rest = iter([t.view(-1, ROW) if t.dim() and c.matrix.scalars else t for t in tensors])
-            take = lambda count: [next(rest) for _ in range(count)]  # noqa: E731
-            params, grads = take(n), take(n) if self.has_grad else [None] * n
-            buffers = {name: take(n) for name in self.held}
-            states = [{"step": step, **flags, **{name: buffers[name][i] for name in self.held}} for i in range(n)]
-            scalars = dict(zip(self.scalars, take(len(self.scalars)), strict=True))
-            chunk = _Traced(
-                group=group,
-                params=params,
-                grads=grads,
-                states=states,
-                scalars=scalars,
-                values=values,
-                formulas=formulas,
-                **parts,
-            )
-            return line(chunk, next(rest))
-
+        self.rows = bool(c.matrix.scalars)
+        self.formulas: list[tuple[Formula, int]] = []
         example = [_example(t) for t in self.tensors(c)]
+        gamma = torch.zeros((), dtype=state_dtype(c.params[0]))
         token = tracing.set(True)
         try:
-            self.formulas: list[tuple[Formula, int]] = []
-            few = [t[:ROW].clone() if t.dim() else t for t in example]
-            traced([*few, torch.ones(())], None, self.formulas)
-            gamma = torch.zeros((), dtype=state_dtype(c.params[0]))
+            self.traced([t[:ROW].clone() if t.dim() else t for t in example], None, gamma, self.formulas)
             scalars = [_example(gamma) for _ in (*self.formulas, "gamma")]
+            n = len(example)
             self.run = _compile(
-                lambda *args: traced([*args[: len(example)], args[-1]], [*args[len(example) : -1]], []),
+                lambda *args: self.traced(args[:n], args[n:-1], args[-1], []),
                 [*example, *scalars],
             )
         finally:
             tracing.reset(token)
 
+    def traced(self, tensors: Sequence[Tensor], values: Sequence[Tensor] | None, gamma: Tensor, log: list[Any]) -> Sums:
+        """The line, on other tensors; the formulas that it asks for go into the log."""
+        rest = iter([t.view(-1, ROW) if self.rows and t.dim() else t for t in tensors])
+        params = [next(rest) for _ in range(self.count)]
+        grads = [next(rest) if self.has_grad else None for _ in params]
+        buffers = {name: [next(rest) for _ in params] for name in self.held}
+        states = [{"step": 0, **self.flags, **{name: of[i] for name, of in buffers.items()}} for i in range(self.count)]
+        scalars = {name: next(rest) for name in self.scalars}
+        chunk = _Traced(
+            group=self.group,
+            params=params,
+            grads=grads,
+            states=states,
+            scalars=scalars,
+            values=values,
+            formulas=log,
+            **self.parts,
+        )
+        return self.line(chunk, gamma)
+
     def tensors(self, c: Chunk) -> list[Tensor]:
-        buffers = [t for name in self.held for t in c.all(name)]
-        return [*c.params, *(c.grads if self.has_grad else ()), *buffers, *(c.scalars[name] for name in self.scalars)]
+        grads = [grad for grad in c.grads if grad is not None]
+        return [*c.params, *grads, *(t for name in self.held for t in c.all(name)), *c.scalars.values()]
 
     def __call__(self, c: Chunk, gamma: Scalar) -> Sums:
         weights = [*(c.at_step(formula, ahead) for formula, ahead in self.formulas), gamma]
         if any(isinstance(w, Tensor) for w in weights):
             scalars = [torch.as_tensor(w).to(c.params[0]) for w in weights]
         else:
-            scalars = torch.tensor(weights, dtype=state_dtype(c.params[0])).unbind()
+            scalars = list(torch.tensor(weights, dtype=state_dtype(c.params[0])).unbind())
         return tuple(self.run(*self.tensors(c), *scalars))
 
 
@@ -113,13 +112,13 @@ def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[.
     for node in graph.graph.nodes:
         node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}  # the rest keeps it out of torch's cache
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-    return compile_fx(graph, inputs)  # type: ignore[no-any-return]
+    return cast(Callable[..., Any], compile_fx(graph, inputs))
 
 
 _kernels: dict[Any, _Kernel] = {}
 
 
-def call(line: Callable[[Chunk, Scalar], Sums], c: Chunk, gamma: Scalar) -> Sums:
+def call(line: Line, c: Chunk, gamma: Scalar) -> Sums:
     """`line(c, gamma)`, by a kernel."""
     first = c.params[0]
     key = (

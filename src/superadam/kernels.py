@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["adagrad", "adam", "kernel_for", "kernel_of", "sgd"]
 
+# Typed by their first overloads, which take a tensor as lr.
+_adam: Any = torch._fused_adam_
+_adamw: Any = torch._fused_adamw_
+_sgd: Any = torch._fused_sgd_
+_adagrad: Any = torch._fused_adagrad_
+
 DEVICES = ("cpu", "cuda")
 
 
@@ -74,7 +80,7 @@ def adam(c: Chunk, x: list[Tensor], eta: Scalar) -> None:
     H: Any = c.matrix
     s = math.sqrt(1 - H.beta**c.t) if H.bias_correction else 1.0
     amsgrad = isinstance(H, AMSGrad)
-    kernel = torch._fused_adamw_ if c.group["decoupled_weight_decay"] else torch._fused_adam_  # type: ignore[attr-defined]
+    kernel = _adamw if c.group["decoupled_weight_decay"] else _adam
     kernel(
         x,
         c.grads,
@@ -98,7 +104,7 @@ def adagrad(c: Chunk, eta: Scalar) -> None:
     s = math.sqrt(c.t) if H.mean else 1.0
     torch._foreach_copy_(c.all("g"), list((c.grad,) if len(c.params) == 1 else c.grad))
     _decay(c, eta)
-    torch._fused_adagrad_(  # type: ignore[attr-defined]
+    _adagrad(
         c.params,
         c.grads,
         c.all("v"),
@@ -115,7 +121,7 @@ def sgd(c: Chunk, alpha: float, eta: Scalar) -> None:
     """H_t = b I, of which `reduce` has made b: lines 11, 9 and 10."""
     rate = eta / c.matrix.H(c)
     _decay(c, eta)
-    torch._fused_sgd_(  # type: ignore[attr-defined]
+    _sgd(
         c.params,
         c.grads,
         c.all("g"),

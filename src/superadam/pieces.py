@@ -70,8 +70,8 @@ def _tiles(c: Chunk, i: int, size: int) -> Iterator[Chunk]:
     state, grad = c.states[i], c.grads[i]
     held = [name for name in c.names if name in state]
     other = {name: value for name, value in state.items() if name not in held}
-    x, *buffers = (_flat(t).split(size) for t in (c.params[i], *(state[name] for name in held)))
-    grads = [None] * len(x) if grad is None else _flat(grad).split(size)
+    x, *buffers = (torch.split(_flat(t), size) for t in (c.params[i], *(state[name] for name in held)))
+    grads = [None] * len(x) if grad is None else torch.split(_flat(grad), size)
     for k, tile in enumerate(x):
         views = {name: buffer[k] for name, buffer in zip(held, buffers, strict=True)}
         yield c.replaced(params=[tile], grads=[grads[k]], states=[{**other, **views}])
