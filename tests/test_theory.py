@@ -218,6 +218,8 @@ def test_the_sum_that_becomes_the_logarithm():
             assert total <= math.log1p(T / m)
             assert total > math.log((m + T) / (m + 1))
             assert (total <= math.log(m + T)) is (m > 1.4)
+    bound = theory.bound(Problem(L=1.0, sigma=1.0, rho=1.0, gap=0.1), 10**6, tau=0, lr=0.125, k=0.1, m=0.01, c=1.0)
+    assert bound.paper < bound.value
 
 
 @TAUS
@@ -261,7 +263,7 @@ def test_the_paper_s_experiments_are_outside_of_its_theorems_and_the_cap_brings_
         one = theory.conditions(problem, tau=1, lr=1e-3, k=1.0, m=100.0, c=40.0)
         zero = theory.conditions(problem, tau=0, lr=1e-3, k=1.0, m=100.0, c=20.0)
         for stated, right in ((one, 21.544), (zero, 10.0)):
-            failed = [condition for condition in stated.all if not condition.holds]
+            failed = [condition for condition in stated.conditions if not condition.holds]
             assert [c.text[0] for c in failed] == ["c"]
             assert failed[0].right == pytest.approx(right, rel=1e-4)
             assert "FAILS" in str(stated)
@@ -326,6 +328,9 @@ def test_complexity_compares_both():
     assert best.other.tau == 0
     assert best.evaluations < best.other.evaluations
     assert theory.complexity(problem, 100.0).steps == 1
+    for sigma, gap, T in ((0.0, 1.0, 10**5), (1e-3, 5.0, 10), (0.1, 1.0, 1000), (3.0, 1.0, 10**7), (50.0, 1e-3, 30)):
+        problem = Problem(L=1.0, sigma=sigma, rho=1.0, gap=gap)
+        assert theory.suggest(problem, T, tau=1).bound.value < theory.suggest(problem, 2 * T - 1, tau=0).bound.value
 
 
 @TAUS
@@ -356,9 +361,11 @@ def test_check_theory_reads_the_optimizer():
     stated = opt.check_theory(PROBLEM)
     assert stated
     assert stated.theorem == "Theorem 1"
-    assert stated.all == theory.conditions(Problem(0.1, 1.0, 1e-3, 1.0), tau=1, lr=1e-3, k=1.0, m=100.0, c=10.0).all
+    known = Problem(L=0.1, sigma=1.0, rho=1e-3, gap=1.0)
+    assert stated.conditions == theory.conditions(known, tau=1, lr=1e-3, k=1.0, m=100.0, c=10.0).conditions
     assert optimizer().check_theory(PROBLEM).theorem == "Theorem 2 with the cap 0.9"
     assert not optimizer(lr=10.0).check_theory(PROBLEM)
+    assert not optimizer(schedule=schedules.Paper(m=0.0)).check_theory(PROBLEM)
     assert not optimizer(lr=torch.tensor(10.0)).check_theory(PROBLEM)
 
 
@@ -369,6 +376,7 @@ def test_check_theory_reads_the_optimizer():
         ({"tau": 0.5}, "tau = 0.5"),
         ({"estimator": estimators.Transport()}, "estimator Transport"),
         ({"clip": 1.0}, "clip = 1"),
+        ({"lr": 0.0}, "lr = 0"),
         ({"weight_decay": 0.1}, "decoupled weight decay"),
         ({"matrix": matrices.AdaDelta()}, "give Problem.rho"),
     ],

@@ -17,6 +17,7 @@ from superadam.matrices import Matrix
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
+from superadam.theory.checks import check_optimizer
 
 __all__ = ["SuperAdam"]
 
@@ -243,7 +244,7 @@ class SuperAdam(AlgorithmOne):
           holds  1/k³ + 10L²γ²/ρ² ≤ cap (m+1)^(2/3)/k²    1.4 ≤ 19.52
           note   rho = 0.0005, from the matrix
         """
-        return theory.check_optimizer(self, problem)
+        return check_optimizer(self, problem)
 
     def _evaluate(self, closure: Callable[[], float]) -> float:
         with torch.enable_grad():

@@ -17,7 +17,6 @@ True
 """
 
 from superadam.theory.advice import Advice, Complexity, complexity, suggest
-from superadam.theory.checks import check_optimizer
 from superadam.theory.theorems import Bound, Condition, Conditions, Problem, bound, conditions
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "Conditions",
     "Problem",
     "bound",
-    "check_optimizer",
     "complexity",
     "conditions",
     "suggest",

@@ -114,10 +114,8 @@ class Complexity:
     other: Complexity | None = None
 
     def __str__(self) -> str:
-        def one(c: Complexity) -> str:
-            return f"tau = {c.tau:g}: {c.evaluations:.3g} gradient evaluations in {c.steps:.3g} steps"
-
-        text = f"mean M_t ≤ {self.epsilon:g} with {one(self)}"
+        text = f"mean M_t ≤ {self.epsilon:g} with tau = {self.tau:g}: {self.evaluations:.3g} gradient evaluations"
+        text += f" in {self.steps:.3g} steps"
         return text if self.other is None else f"{text} (tau = {self.other.tau:g}: {self.other.evaluations:.3g})"
 
 

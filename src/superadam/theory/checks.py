@@ -34,7 +34,7 @@ def check_optimizer(opt: ComposedOptimizer, problem: Problem) -> Conditions:
         outside.append("no rho > 0 with H_t ≥ rho I is known of the matrix: give Problem.rho")
     elif problem.rho > least:
         notes.append(f"rho = {problem.rho:g} is an assumption: the matrix itself has H_t ≥ {least:g} I")
-    if problem.rho is None or not _has_theorem(parts):
+    if problem.rho is None or group["lr"] == 0 or not _has_theorem(parts):
         return Conditions("No theorem", (), tuple(dict.fromkeys(outside)), tuple(dict.fromkeys(notes)))
     stated = _conditions(problem, float(group["lr"]), parts.estimator.tau, parts.schedule)
     return replace(stated, outside=tuple(dict.fromkeys(outside)), notes=tuple(dict.fromkeys(notes)))
@@ -60,6 +60,8 @@ def _outside(group: dict[str, Any], parts: Composition) -> Iterator[str]:
         yield f"tau = {parts.estimator.tau:g}: the theorems are about tau = 0 and tau = 1"
     if type(parts.schedule) is not Paper:
         yield f"schedule {parts.schedule}: the theorems are about schedules.Paper"
+    if group["lr"] == 0:
+        yield "lr = 0: nothing moves"
     if group["weight_decay"] != 0 and group["decoupled_weight_decay"]:
         yield "decoupled weight decay: its step is along no gradient (decoupled_weight_decay=False makes it part of f)"
     if group["clip"] is not None:

@@ -69,16 +69,16 @@ class Conditions:
     """The conditions of a theorem. True if all hold and nothing is outside of what the theorem is about."""
 
     theorem: str
-    all: tuple[Condition, ...]
+    conditions: tuple[Condition, ...]
     outside: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return all(condition.holds for condition in self.all) and not self.outside
+        return all(condition.holds for condition in self.conditions) and not self.outside
 
     def __str__(self) -> str:
         verdict = "applies" if self else "does not apply"
-        lines = [f"{self.theorem} {verdict}", *map(str, self.all)]
+        lines = [f"{self.theorem} {verdict}", *map(str, self.conditions)]
         lines += [f"OUTSIDE {text}" for text in self.outside] + [f"note   {text}" for text in self.notes]
         return "\n  ".join(lines)
 
@@ -122,8 +122,9 @@ def conditions(
     >>> bool(conditions(problem, tau=1, lr=1e-3, k=1.0, m=100.0, c=40.0, cap=0.9))
     True
     """
-    for name, value in (("lr", lr), ("k", k), ("m", m), ("c", c)):
+    for name, value in (("lr", lr), ("k", k), ("c", c)):
         check(0 < value < math.inf, name, value, f"{name} > 0")
+    check(0 <= m < math.inf, "m", m, "m >= 0")
     check(cap is None or 0 < cap <= 1, "cap", cap, "0 < cap <= 1, or None")
     L, rho, least = problem.L, problem.known_rho, least_c(problem, tau, lr, k)
     if is_one(tau):
