@@ -1,4 +1,4 @@
-"""Draw docs/img/rates.png: theorems 1 and 2 against what SuperAdam does, on a problem that is as hard as they allow.
+"""Draw docs/img/rates.png: theorems 1 and 2 against what SuperAdam does, on a problem made to show their rates.
 
 A non-convex f of which L, σ, f* and the gradient are known exactly:
 
@@ -6,8 +6,8 @@ A non-convex f of which L, σ, f* and the gradient are known exactly:
     f(x)    = Σ_j b² [1 - κ cos(s_j x_j/b)],       κ = sin(2)/2
 
 Every f(·; ξ) is 1-smooth, f is κ-smooth, and the noise depends on x. Each octave of curvature holds an equal share of
-f(x_1) - f*, so that always some octave is just being descended: that is what makes ‖∇f‖ fall no faster than the
-theorems say. With a single curvature, which is measured too, it falls faster, and τ = 0 is ahead in the end.
+f(x_1) - f*, so that always some octave is just being descended, and ‖∇f‖ falls about as fast as the theorems say. With
+a single curvature, which is measured too, it falls faster, and τ = 0 is ahead in the end.
 
 python scripts/rates.py    # four minutes of one core; prints the numbers of the page docs/theory.md
 """

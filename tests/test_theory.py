@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -345,6 +346,20 @@ def test_gradient_evaluations_are_counted_as_the_optimizer_does(tau):
     for _ in range(10):
         opt.step(closure)
     assert opt.gradient_evaluations == rates.evaluations(tau, 10)
+
+
+PAGE = (SCRIPT.parent.parent / "docs" / "theory.md").read_text()
+PRINTED = re.findall(r"^```python\n(.*?)^```\n\nprints\n\n```text\n(.*?)^```", PAGE, flags=re.M | re.S)
+
+
+@pytest.mark.parametrize(("code", "printed"), PRINTED)
+def test_the_page_shows_what_its_snippets_print(code, printed, capsys):
+    exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
+    assert capsys.readouterr().out == printed
+
+
+def test_the_page_has_such_snippets():
+    assert len(PRINTED) == 3
 
 
 # check_theory.
