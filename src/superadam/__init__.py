@@ -1,6 +1,6 @@
 """SUPER-ADAM for PyTorch: every adaptive gradient method as one algorithm with four choices."""
 
-from superadam import estimators, matrices, penalties, reference, schedules, sets, zoo
+from superadam import estimators, matrices, penalties, reference, schedules, sets, theory, zoo
 from superadam.optimizer import SuperAdam
 from superadam.replay import twice
 from superadam.zoo import create, list_methods
@@ -15,6 +15,7 @@ __all__ = [
     "reference",
     "schedules",
     "sets",
+    "theory",
     "twice",
     "zoo",
 ]

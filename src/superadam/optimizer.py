@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from superadam import options, replay
+from superadam import options, replay, theory
 from superadam.algorithm import AlgorithmOne
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
+from superadam.theory.checks import check_optimizer
 
 __all__ = ["SuperAdam"]
 
@@ -233,6 +234,21 @@ class SuperAdam(AlgorithmOne):
             self._to_next_point()
             self._open = half.batch
         self._last = half
+
+    def check_theory(self, problem: theory.Problem) -> theory.Conditions:
+        """The conditions of theorem 1 or 2 on this optimizer, and what of it the theorems are not about.
+
+        >>> opt = SuperAdam(nn.Linear(2, 1), lr=1e-4, tau=1.0)
+        >>> print(opt.check_theory(theory.Problem(L=1.0, sigma=1.0, rho=None, gap=1.0)))
+        Theorem 1 with the cap 0.9 applies
+          holds  k³ ≤ m                                   1 ≤ 100
+          holds  3/2 ≤ m                                  1.5 ≤ 100
+          holds  γ ≤ ρ m^(1/3)/(4kL)                      0.0001 ≤ 0.0005802
+          holds  1/k³ + 10L²γ²/ρ² ≤ c                     1.4 ≤ 40
+          holds  1/k³ + 10L²γ²/ρ² ≤ cap (m+1)^(2/3)/k²    1.4 ≤ 19.52
+          note   rho = 0.0005, from the matrix
+        """
+        return check_optimizer(self, problem)
 
     def _evaluate(self, closure: Callable[[], float]) -> float:
         with torch.enable_grad():

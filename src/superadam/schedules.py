@@ -86,14 +86,17 @@ class Paper(Schedule):
         check(self.c is None or self.c > 0, "c", self.c, "c > 0, or None for the paper's")
         check(0 < self.cap <= 1, "cap", self.cap, "0 < cap <= 1")
 
+    def constant(self, tau: float) -> float:
+        """c, or the paper's if it is None."""
+        return self.c if self.c is not None else (40.0 if tau > 0 else 20.0)
+
     def mu_t(self, t: Number, tau: float) -> Number:
         mu: Number = self.k / (self.m + t) ** (1 / 3 if tau > 0 else 1 / 2)
         return mu
 
     def alpha_t(self, t: Number, tau: float) -> Number:
         mu = self.mu_t(t - 1, tau)
-        c = self.c if self.c is not None else (40.0 if tau > 0 else 20.0)
-        alpha = c * (mu * mu if tau > 0 else mu)
+        alpha = self.constant(tau) * (mu * mu if tau > 0 else mu)
         return alpha.clamp(max=self.cap) if isinstance(alpha, Tensor) else min(alpha, self.cap)
 
 

@@ -68,6 +68,14 @@ class Matrix(Part, kind="matrix"):
     watches_steps: ClassVar[bool] = False
     """Whether `moved` is to be told of every step."""
 
+    @property
+    def lower_bound(self) -> float:
+        """A ρ with H_t ⪰ ρI for all t (assumption 3), whatever the gradients are; 0 if there is none or none is known.
+
+        λ, for a matrix A_t + λI; another kind that has an option `lam` must say what its own is.
+        """
+        return float(getattr(self, "lam", 0.0))
+
     def initial(self, name: str) -> float:
         """What a buffer or a scalar is filled with at first."""
         return 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -69,6 +70,11 @@ class SCAdaGrad(Matrix):
         check(self.xi1 > 0, "xi1", self.xi1, "xi1 > 0")
         check(self.xi2 >= 0, "xi2", self.xi2, "xi2 >= 0")
 
+    @property
+    def lower_bound(self) -> float:
+        product = self.xi1 * self.xi2
+        return self.xi1 if product <= 1 else (1 + math.log(product)) / self.xi2  # the minimum of v + ξ₁exp(-ξ₂v)
+
     def update(self, s: Chunk, grad: Tensor) -> None:
         s.v.addcmul_(grad, grad)
 
@@ -135,6 +141,10 @@ class AMSGrad(Matrix):
     def __post_init__(self) -> None:
         check_options(self)
         check(0 < self.power <= 0.5, "power", self.power, "0 < power <= 1/2")
+
+    @property
+    def lower_bound(self) -> float:
+        return float(self.lam ** (2 * self.power)) if self.lam_inside else self.lam
 
     def update(self, s: Chunk, grad: Tensor) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
@@ -207,6 +217,10 @@ class AdaBound(Matrix):
         check_options(self)
         check(self.final > 0, "final", self.final, "final > 0")
         check(self.speed is None or 0 < self.speed < 1, "speed", self.speed, "0 < speed < 1, or None for 1 - beta")
+
+    @property
+    def lower_bound(self) -> float:
+        return min(self.lam, 1 / self.final)
 
     def update(self, s: Chunk, grad: Tensor) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)

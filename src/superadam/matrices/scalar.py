@@ -31,6 +31,10 @@ class Identity(Matrix):
     def __post_init__(self) -> None:
         check(self.scale > 0, "scale", self.scale, "scale > 0")
 
+    @property
+    def lower_bound(self) -> float:
+        return self.scale
+
     def H(self, s: Chunk) -> Tensor:
         return s.one * self.scale
 
@@ -60,6 +64,10 @@ class AccumulatedNorm(Matrix):
         check(0 < self.power < 1, "power", self.power, "0 < power < 1")
         check(self.omega > 0 or (self.omega == 0 and not self.past), "omega", self.omega, "omega >= 0, > 0 if past")
         check(self.k > 0, "k", self.k, "k > 0")
+
+    @property
+    def lower_bound(self) -> float:
+        return float(self.omega**self.power / self.k)
 
     def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
         return (norm2(grad),)
@@ -96,6 +104,10 @@ class EstimateNorm(Matrix):
         check(0 < self.power <= 1, "power", self.power, "0 < power <= 1")
         check(self.floor >= 0, "floor", self.floor, "floor >= 0")
         check(self.scale > 0, "scale", self.scale, "scale > 0")
+
+    @property
+    def lower_bound(self) -> float:
+        return self.floor * self.scale
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
         return None if options["clip"] is None else "it divides g by its own norm, which leaves nothing to clip"

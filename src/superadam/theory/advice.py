@@ -1,0 +1,149 @@
+"""What the theorems advise: parameters for T steps, and the gradient evaluations that an accuracy takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from superadam.parts import check
+from superadam.schedules import Paper
+from superadam.theory.theorems import Bound, G, Problem, bound, is_one, least_c, power
+
+__all__ = ["Advice", "Complexity", "complexity", "suggest"]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Parameters that a theorem allows, and its bound after the T steps that they are for."""
+
+    tau: float
+    lr: float
+    k: float
+    m: float
+    c: float
+    bound: Bound
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """As the functions of this module take them."""
+        return {"tau": self.tau, "lr": self.lr, "k": self.k, "m": self.m, "c": self.c}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As `SuperAdam` takes them. The theorems have no cap on α, and α ≤ 1 here without one."""
+        return {"tau": float(self.tau), "lr": self.lr, "schedule": Paper(self.k, self.m, self.c, cap=1.0)}
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={value:.4g}" for name, value in self.parameters.items())
+        return f"{values}\n  {self.bound}"
+
+
+def suggest(problem: Problem, T: int, *, tau: float, m: float | None = None) -> Advice:
+    r"""Parameters that satisfy all conditions and nearly minimise the bound after T steps.
+
+    For given $\nu = \rho/(L\gamma)$ and m it is best to have $k = m^q$, so that $\mu_t = (m/(m+t))^q$ starts at 1, and
+    c as small as is allowed; ν and m are searched for, m up to 100 T. An m far above T makes a schedule that is nearly
+    constant: good for T steps, and for no other number. Give m, say 10, for one whose bound keeps decreasing.
+
+    >>> problem = Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0)
+    >>> print(suggest(problem, T=10**6, tau=1, m=10))
+    tau=1, lr=0.123, k=2.154, m=10, c=0.2513
+      tau = 1, T = 1000000: mean M_t ≤ 0.1222 (the paper's: 0.1503)
+    >>> suggest(problem, T=10**6, tau=1).bound.value < 0.1
+    True
+    """
+    check(T >= 1, "T", T, "T >= 1")
+    q, rho = power(tau), problem.known_rho
+    # γ ≤ ρ/(4L) and m ≥ 8/3 are what is left of theorem 1's conditions with k = m^q, γ ≤ ρ/(8L) of theorem 2's.
+    least_nu, least_m = (4.0, 8 / 3) if is_one(tau) else (8.0, 1e-3)
+
+    def parameters(m: float, nu: float) -> tuple[float, float, float, float]:
+        lr, k = rho / (nu * problem.L), m**q
+        return lr, k, m, least_c(problem, tau, lr, k)
+
+    def objective(m: float, nu: float) -> float:
+        return float(G(problem, T, tau, *parameters(m, nu)) * (m + T) ** q)
+
+    def best_nu(m: float) -> float:  # G is convex in ν
+        return _minimiser(lambda nu: objective(m, nu), least_nu, 1e9 * least_nu)
+
+    if m is None:
+        grid = [least_m * (100 * T / least_m) ** (i / 30) for i in range(31)]  # in m there can be two valleys
+        at = min(range(31), key=lambda i: objective(grid[i], best_nu(grid[i])))
+        m = _minimiser(lambda m: objective(m, best_nu(m)), grid[max(at - 1, 0)], grid[min(at + 1, 30)])
+    check(least_m <= m < math.inf, "m", m, f"m >= {least_m:.4g}, or None")
+    lr, k, m, c = parameters(m, best_nu(m))
+    return Advice(tau, lr, k, m, c, bound(problem, T, tau=tau, lr=lr, k=k, m=m, c=c))
+
+
+def _minimiser(f: Callable[[float], float], low: float, high: float, rounds: int = 32) -> float:
+    """Golden section on a logarithmic scale; an end of the interval if it is better."""
+    ratio = (math.sqrt(5) - 1) / 2
+    a, b = math.log(low), math.log(high)
+    x, y = b - ratio * (b - a), a + ratio * (b - a)
+    at_x, at_y = f(math.exp(x)), f(math.exp(y))
+    for _ in range(rounds):
+        if at_x <= at_y:
+            b, y, at_y = y, x, at_x
+            x = b - ratio * (b - a)
+            at_x = f(math.exp(x))
+        else:
+            a, x, at_x = x, y, at_y
+            y = a + ratio * (b - a)
+            at_y = f(math.exp(y))
+    return min((low, math.exp((a + b) / 2), high), key=f)
+
+
+@dataclass(frozen=True)
+class Complexity:
+    """Gradient evaluations after which the mean of M_t is at most epsilon, by the theorem.
+
+    Attributes:
+        evaluations: T for τ = 0, 2T - 1 for τ = 1, where every batch but the first is evaluated at two points.
+        steps: T.
+        other: the other τ, if both were compared.
+    """
+
+    epsilon: float
+    tau: float
+    evaluations: int
+    steps: int
+    advice: Advice
+    other: Complexity | None = None
+
+    def __str__(self) -> str:
+        text = f"mean M_t ≤ {self.epsilon:g} with tau = {self.tau:g}: {self.evaluations:.3g} gradient evaluations"
+        text += f" in {self.steps:.3g} steps"
+        return text if self.other is None else f"{text} (tau = {self.other.tau:g}: {self.other.evaluations:.3g})"
+
+
+def complexity(problem: Problem, epsilon: float, tau: float | None = None) -> Complexity:
+    """Gradient evaluations that the theorem needs for a mean M_t of at most epsilon, with its best parameters.
+
+    With `tau=None` both are compared: the result is the one that needs fewer. For a mean ‖∇f‖ of at most ε, ask for
+    ε divided by the root of the mean of ‖H_t‖² (corollaries 1 and 2). T is found to within 0.1 %.
+
+    >>> print(complexity(Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0), epsilon=0.1))
+    mean M_t ≤ 0.1 with tau = 1: 1.32e+06 gradient evaluations in 6.59e+05 steps (tau = 0: 1.24e+08)
+    """
+    check(0 < epsilon < math.inf, "epsilon", epsilon, "epsilon > 0")
+    if tau is None:
+        first, second = sorted((complexity(problem, epsilon, tau) for tau in (0, 1)), key=lambda c: c.evaluations)
+        return replace(first, other=second)
+
+    def reached(T: int) -> Advice | None:
+        advice = suggest(problem, T, tau=tau)
+        return advice if advice.bound.value <= epsilon else None
+
+    low, high = 0, 1
+    while (advice := reached(high)) is None:
+        low, high = high, 8 * high
+    while high - low > max(1, high // 1000):
+        middle = (low + high) // 2
+        if (better := reached(middle)) is None:
+            low = middle
+        else:
+            high, advice = middle, better
+    return Complexity(epsilon, tau, 2 * high - 1 if is_one(tau) else high, high, advice)

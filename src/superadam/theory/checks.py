@@ -1,0 +1,81 @@
+"""Does a theorem apply to an optimizer as it is set up?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from superadam.estimators import Recursive
+from superadam.schedules import Paper
+from superadam.theory.theorems import Conditions, Problem, conditions
+
+if TYPE_CHECKING:
+    from superadam.base import ComposedOptimizer
+    from superadam.options import Composition
+
+__all__ = ["check_optimizer"]
+
+
+def check_optimizer(opt: ComposedOptimizer, problem: Problem) -> Conditions:
+    """The conditions on the optimizer's γ, k, m and c, and what of it the theorems are not about."""
+    groups = [(group, opt._parts(group)) for group in opt.param_groups]
+    outside = [text for group, parts in groups for text in _outside(group, parts)]
+    notes = [text for group, parts in groups for text in _notes(group, parts)]
+    (group, parts), *others = groups
+    for name in ("lr", "tau", "estimator", "schedule"):
+        if any(other[name] != group[name] for other, _ in others):
+            outside.append(f"the groups differ in {name}: a theorem has one")
+    least = min(parts.matrix.lower_bound for _, parts in groups)
+    if problem.rho is None and least > 0:
+        problem = replace(problem, rho=least)
+        notes.append(f"rho = {least:g}, from the matrix")
+    elif problem.rho is None:
+        outside.append("no rho > 0 with H_t ≥ rho I is known of the matrix: give Problem.rho")
+    elif problem.rho > least:
+        notes.append(f"rho = {problem.rho:g} is an assumption: the matrix itself has H_t ≥ {least:g} I")
+    if problem.rho is None or group["lr"] == 0 or not _has_theorem(parts):
+        return Conditions("No theorem", (), tuple(dict.fromkeys(outside)), tuple(dict.fromkeys(notes)))
+    stated = _conditions(problem, float(group["lr"]), parts.estimator.tau, parts.schedule)
+    return replace(stated, outside=tuple(dict.fromkeys(outside)), notes=tuple(dict.fromkeys(notes)))
+
+
+def _has_theorem(parts: Composition) -> bool:
+    return type(parts.estimator) is Recursive and parts.estimator.tau in (0, 1) and type(parts.schedule) is Paper
+
+
+def _conditions(problem: Problem, lr: float, tau: float, schedule: Any) -> Conditions:
+    """The theorem as it stands if the cap never changes α, and with the cap otherwise."""
+    k, m, c = schedule.k, schedule.m, schedule.constant(tau)
+    stated = conditions(problem, tau=tau, lr=lr, k=k, m=m, c=c)
+    if stated and schedule.alpha_t(2, tau) < schedule.cap:
+        return stated
+    return conditions(problem, tau=tau, lr=lr, k=k, m=m, c=c, cap=schedule.cap)
+
+
+def _outside(group: dict[str, Any], parts: Composition) -> Iterator[str]:
+    if type(parts.estimator) is not Recursive:
+        yield f"estimator {parts.estimator}: the theorems are about line 11"
+    elif parts.estimator.tau not in (0, 1):
+        yield f"tau = {parts.estimator.tau:g}: the theorems are about tau = 0 and tau = 1"
+    if type(parts.schedule) is not Paper:
+        yield f"schedule {parts.schedule}: the theorems are about schedules.Paper"
+    if group["lr"] == 0:
+        yield "lr = 0: nothing moves"
+    if group["weight_decay"] != 0 and group["decoupled_weight_decay"]:
+        yield "decoupled weight decay: its step is along no gradient (decoupled_weight_decay=False makes it part of f)"
+    if group["clip"] is not None:
+        yield f"clip = {group['clip']:g}: the clipped g_t is biased, and line 11 goes on from it"
+    if "initial_lr" in group:
+        yield "a learning rate scheduler: the theorems have a constant lr, μ_t is what decreases"
+
+
+def _notes(group: dict[str, Any], parts: Composition) -> Iterator[str]:
+    if parts.penalty is not None:
+        yield f"penalty {parts.penalty}: gap must be that of f + h, and M_t bounds the gradient mapping of f + h"
+    if parts.constraint is not None:
+        yield f"constraint {parts.constraint}: the theorem bounds M_t; the corollary, on ‖∇f‖, is for X = R^d"
+    if group["weight_decay"] != 0 and not group["decoupled_weight_decay"]:
+        yield f"weight decay in the gradient: L and gap must be those of f + {group['weight_decay']:g}/2 ‖x‖²"
+    if group["maximize"]:
+        yield "maximize: f is minus what is maximised"
