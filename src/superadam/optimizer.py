@@ -14,6 +14,7 @@ from superadam import options, replay
 from superadam.algorithm import AlgorithmOne
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
+from superadam.monitor.composer import PerParameterMetrics
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
@@ -21,7 +22,7 @@ from superadam.sets import ConvexSet
 __all__ = ["SuperAdam"]
 
 
-class SuperAdam(AlgorithmOne):
+class SuperAdam(AlgorithmOne, PerParameterMetrics):
     r"""SUPER-ADAM: every adaptive gradient method is one algorithm with four choices.
 
     $$
