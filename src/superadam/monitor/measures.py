@@ -50,8 +50,7 @@ class Tally:
         """The one synchronisation with the device."""
         if self._waiting:
             home = self._waiting[0][2].device
-            dtype = torch.float32 if home.type == "mps" else torch.float64
-            numbers = torch.stack([value.to(home, dtype) for _, _, value in self._waiting]).tolist()
+            numbers = torch.stack([value.to(home) for _, _, value in self._waiting]).tolist()
             for (name, i, _), number in zip(self._waiting, numbers, strict=True):
                 self._values[name][i] = number
         return {name: [float(v) for v in values] for name, values in self._values.items()}
@@ -167,12 +166,12 @@ def _spectrum(tally: Tally, chunks: list[Chunk]) -> None:
         if H.dim() == 0:
             samples.append(H.expand(len(range(first, size, stride))))
         else:
-            samples.append(local(H).reshape(-1)[first::stride])
+            samples.append(torch.slice_copy(local(H).reshape(-1), 0, first, None, stride))
     if samples:
         home = samples[0]
-        ordered = torch.cat([sample.to(home) for sample in samples]).sort().values
+        sample = torch.cat([sample.to(home) for sample in samples])
         for name, q in QUANTILES.items():
-            tally.add(name, ordered[round(q * (len(ordered) - 1))])
+            tally.add(name, sample.kthvalue(1 + round(q * (len(sample) - 1))).values)
 
 
 def rate(c: Chunk) -> Scalar:
@@ -187,7 +186,7 @@ def x_of(c: Chunk) -> Tensor:
 
 def local(x: Tensor) -> Tensor:
     """Of a DTensor, the part that is here."""
-    part: Tensor = x.tolocal() if hasattr(x, "to_local") else x
+    part: Tensor = x.to_local() if hasattr(x, "to_local") else x
     return part
 
 

@@ -51,14 +51,14 @@ class Monitor:
 
     - `estimator_error2`: $\langle g_t - q_1, g_t - q_2 \rangle$, unbiased for $\lVert \nabla f(x_t) - g_t \rVert^2$ and
       negative at times; `estimator_error`: its root, or 0.
-    - `M`: $M_t = \lVert \nabla f(x_t) - g_t \rVert / \rho + \lVert \tilde x_{t+1} - x_t \rVert / \gamma$. The first term
-      is `M_error`, the second `gradient_mapping`; `rho` is the least entry of H in all reports so far.
+    - `M`: $M_t = \lVert \nabla f(x_t) - g_t \rVert / \rho + \lVert \tilde x_{t+1} - x_t \rVert / \gamma$. Its first
+      term is `M_error`, the second `gradient_mapping`; `rho` is the least entry of H in all reports so far.
     - `full_gradient_norm2`, `probe_variance`: $\langle q_1, q_2 \rangle$, unbiased for ‖∇f(x_t)‖², and
       $\tfrac12 \lVert q_1 - q_2 \rVert^2$, unbiased for the variance of a gradient on one of `batches`.
     - `noise_scale`: the second over the first, tr Σ/‖∇f‖² of McCandlish et al. (2018), in batches of `batches`.
     - `variance_ratio`: Var(ĝ - q)/Var(ĝ) of the gradients that training took, as
-      $\langle \hat g - q - d_1, \hat g - q - d_2 \rangle / \langle \hat g - q_1, \hat g - q_2 \rangle$, where $d_1, d_2$
-      are the differences of the two fresh batches' gradients between $x_t$ and $x_{t-1}$.
+      $\langle \hat g - q - d_1, \hat g - q - d_2 \rangle / \langle \hat g - q_1, \hat g - q_2 \rangle$; $d_1$ and
+      $d_2$ are the differences of the two fresh batches' gradients between $x_t$ and $x_{t-1}$.
 
     The numerators and denominators of the last two are averaged over the reports, with weights 1, 0.8, 0.8², … into the
     past: a ratio of two noisy estimates is biased. They are left out where the denominator is not positive.
