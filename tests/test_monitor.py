@@ -269,6 +269,38 @@ def test_probes_equal_their_formulas():
     assert report["probe_variance"] == pytest.approx((a - b).square().sum().item() / 2, rel=1e-12)
 
 
+def test_ratios_equal_their_formulas():
+    """f(x; a) = ½ Σ a x², so that every gradient is a x; averages over the reports have weights 1 and 0.8."""
+    batches = torch.tensor([[1.0, 2.0], [3.0, 1.0], [2.0, 2.0], [1.0, 4.0]], dtype=torch.float64)
+    x = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
+    opt = SuperAdam([x], tau=1.0)
+    loss = lambda a: 0.5 * (a * x.square()).sum()  # noqa: E731
+    monitor = Monitor(opt, 1, loss=loss, batches=batches, limits=QUIET)
+    a, points = torch.tensor([5.0, -1.0], dtype=torch.float64), []
+
+    def closure():
+        opt.zero_grad()
+        loss(a).backward()
+        return 0.0
+
+    for _ in range(3):  # the first has no pair: its probes are batches 0, 1; then 2, 3; then 0, 1 again
+        opt.step(closure)
+        points.append(x.detach().clone())
+    above = below = scale_above = scale_below = 0.0
+    for n, (i, j) in enumerate([(0, 1), (2, 3), (0, 1)]):
+        b, c, x_t = batches[i], batches[j], points[n]
+        scale_above = 0.8 * scale_above + ((b - c) * x_t).square().sum().item() / 2
+        scale_below = 0.8 * scale_below + (b * c * x_t.square()).sum().item()
+        assert monitor.history[n]["noise_scale"] == pytest.approx(scale_above / scale_below, rel=1e-12)
+        if n == 0:
+            assert "variance_ratio" not in monitor.history[n]
+            continue
+        moved = x_t - points[n - 1]
+        above = 0.8 * above + ((a - b) * (a - c) * moved.square()).sum().item()
+        below = 0.8 * below + ((a - b) * (a - c) * x_t.square()).sum().item()
+        assert monitor.history[n]["variance_ratio"] == pytest.approx(above / below, rel=1e-9)
+
+
 @pytest.mark.parametrize("tau", [0.0, 1.0])
 @pytest.mark.parametrize("case", CASES)
 def test_M_bounds_the_exact_gradient_mapping(case, tau):
@@ -361,17 +393,29 @@ def test_alarms_fire_once_until_they_clear():
 def test_alarm_of_an_exploding_estimator():
     _, opt, step = quadratic(schedule=schedules.Constant(alpha=0.1))
     monitor = Monitor(opt, 1)
-    step(1.0)
+    step(1.0), step(0.01)  # one batch may be an odd one
+    assert monitor.last["alarms"] == {}
     with pytest.warns(MonitorWarning, match="errors of g add up"):
         step(0.01)
     assert set(monitor.last["alarms"]) == {"explosion"}
     _, opt, step = quadratic(schedule=schedules.Constant(alpha=1.0))
     monitor = Monitor(opt, 1)
-    for grad in (1.0, 2.0, 4.0):
+    for grad in (1.0, 2.0, 4.0, 8.0):
         step(grad)
     with pytest.warns(MonitorWarning, match="has grown from 1.41 to 28.3"):
         step(20.0)
-    step(19.0)
+    step(19.0)  # less than ten times the 2.83 of now more than three reports ago
+    assert monitor.last["alarms"] == {}
+
+
+def test_a_sum_of_gradients_does_not_explode():
+    """SAdaGrad's g is larger than any gradient by design."""
+    opt = superadam.create("sadagrad", [torch.ones(2, requires_grad=True)])
+    monitor = Monitor(opt, 1)
+    for _ in range(30):
+        opt.param_groups[0]["params"][0].grad = torch.ones(2)
+        opt.step()
+    assert monitor.last["g_norm"] > 20 * monitor.last["grad_norm"]
     assert monitor.last["alarms"] == {}
 
 
@@ -417,13 +461,13 @@ def test_proxy_alarm_without_probes():
     x = torch.ones(50, dtype=torch.float64, requires_grad=True)
     opt = SuperAdam([x], tau=1.0)
     own = torch.Generator().manual_seed(0)
-    Monitor(opt, 2)
+    Monitor(opt, 1)
 
     def closure():
         x.grad = torch.randn(50, dtype=torch.float64, generator=own)  # which the optimizer cannot reset
         return 0.0
 
-    opt.step(closure)
+    opt.step(closure), opt.step(closure)
     with pytest.warns(MonitorWarning, match=r"‖ĝ-q‖²/‖ĝ‖² = .*lower lr.*same dropout masks"):
         opt.step(closure)
 

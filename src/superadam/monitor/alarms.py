@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from superadam.parts import nearest
 
 __all__ = ["LIMITS", "Alarms", "MonitorWarning"]
+
+Report = dict[str, Any]
 
 LIMITS = {
     "variance_ratio": 1.0,
@@ -21,7 +22,8 @@ LIMITS = {
     "feasibility": 1e-4,
 }
 """`capped_steps`: how many steps α may be at its cap. (That of the paper's defaults is for 195 or 393 steps.)
-`explosion`: how much larger than ‖ĝ‖, or than three reports ago while it grows, ‖g‖ may be."""
+`explosion`: how many times ‖ĝ‖, or ‖g‖ of more than three reports ago, ‖g‖ may be. What one batch can be the cause of
+(`variance_ratio`, `difference_ratio`, ‖g‖ against ‖ĝ‖) must be found in two reports running."""
 
 REPLAY = (
     "The noise of the difference adds up instead of cancelling: the two evaluations of a batch do not see the same "
@@ -44,9 +46,10 @@ class Alarms:
         self.limits = {**LIMITS, **(limits or {})}
         self._active: set[str] = set()
 
-    def found(self, report: dict[str, Any], earlier: Sequence[dict[str, Any]]) -> dict[str, str]:
-        """Kind → what was found."""
-        return dict(_non_finite(report) or self._look(report, earlier))
+    def found(self, report: Report, earlier: Iterable[Report], *, summed: bool = False) -> dict[str, str]:
+        """Kind → what was found. `summed`: g is a sum of gradients, and no average."""
+        alarms = dict(_non_finite(report) or self._look(report, list(earlier)))
+        return {kind: text for kind, text in alarms.items() if not (summed and kind == "explosion")}
 
     def warn(self, alarms: dict[str, str], step: int) -> None:
         new = [text for kind, text in alarms.items() if kind not in self._active]
@@ -54,15 +57,16 @@ class Alarms:
         for text in new:
             warnings.warn(f"step {step}: {text}", MonitorWarning, stacklevel=4)
 
-    def _look(self, report: dict[str, Any], earlier: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    def _look(self, report: Report, earlier: list[Report]) -> Iterator[tuple[str, str]]:
         limit = self.limits
-        if (ratio := report.get("variance_ratio", 0.0)) > limit["variance_ratio"]:
-            yield "variance_ratio", f"Var(ĝ-q)/Var(ĝ) = {ratio:.3g}. {REPLAY}"
-        elif (ratio := report.get("difference_ratio", 0.0)) > limit["difference_ratio"]:
+        both = (earlier[-1], report) if earlier else ()
+        if both and all(r.get("variance_ratio", 0.0) > limit["variance_ratio"] for r in both):
+            yield "variance_ratio", f"Var(ĝ-q)/Var(ĝ) = {report['variance_ratio']:.3g}. {REPLAY}"
+        elif both and all(r.get("difference_ratio", 0.0) > limit["difference_ratio"] for r in both):
             yield (
                 "difference_ratio",
-                f"‖ĝ-q‖²/‖ĝ‖² = {ratio:.3g}: the two gradients of a batch have little in common. Either the steps are "
-                f"too long (lower lr), or: {REPLAY}",
+                f"‖ĝ-q‖²/‖ĝ‖² = {report['difference_ratio']:.3g}: the two gradients of a batch have little in common. "
+                f"Either the steps are too long (lower lr), or: {REPLAY}",
             )
         alpha, cap = report["alpha"], report.get("alpha_cap", math.inf)
         if alpha >= cap and report["step"] > limit["capped_steps"]:
@@ -85,17 +89,16 @@ class Alarms:
                 "Float32 parameters of many coordinates drift by less.",
             )
 
-    def _explosion(self, report: dict[str, Any], earlier: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-        factor, g, grad = self.limits["explosion"], report["g_norm"], report["grad_norm"]
-        norms = [r["g_norm"] for r in list(earlier)[-3:]] + [g]
-        grows = len(norms) == 4 and all(a < b for a, b in itertools.pairwise(norms))
-        if g > factor * grad:
+    def _explosion(self, report: Report, earlier: list[Report]) -> Iterator[tuple[str, str]]:
+        factor, g = self.limits["explosion"], report["g_norm"]
+        if earlier and all(r["g_norm"] > factor * r["grad_norm"] for r in (earlier[-1], report)):
+            grad = report["grad_norm"]
             yield "explosion", f"‖g‖ = {g:.3g}, but ‖ĝ‖ = {grad:.3g}: errors of g add up. Lower lr, or raise α (c)."
-        elif grows and g > factor * norms[0]:
-            yield "explosion", f"‖g‖ has grown from {norms[0]:.3g} to {g:.3g} within three reports. Lower lr."
+        elif len(earlier) > 3 and g > factor * (before := max(r["g_norm"] for r in earlier[-100:-3])):
+            yield "explosion", f"‖g‖ has grown from {before:.3g} to {g:.3g} within a few reports. Lower lr."
 
 
-def _non_finite(report: dict[str, Any]) -> dict[str, str]:
+def _non_finite(report: Report) -> dict[str, str]:
     bad = [name for name in ("grad_norm", "g_norm", "x_norm") if not math.isfinite(report[name])]
     if not bad:
         return {}

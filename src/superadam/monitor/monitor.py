@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from superadam.base import ComposedOptimizer
+from superadam.estimators import Staged
 from superadam.monitor.alarms import Alarms
 from superadam.monitor.measures import QUANTILES, Observed, measure
 from superadam.monitor.probes import Gradients, Points, Probes, points
@@ -62,6 +63,10 @@ class Monitor:
 
     The numerators and denominators of the last two are averaged over the reports, with weights 1, 0.8, 0.8², … into the
     past: a ratio of two noisy estimates is biased. They are left out where the denominator is not positive.
+
+    All is computed from the state after the step. So with the schedule `Storm`, `alpha` is that of the next step, with
+    the matrix `AdaDelta` H has seen this step already, and with the estimators `Transport` and `Staged`, which move
+    from elsewhere, x_t is where the gradient was taken. H of `DampedLBFGS` is no diagonal: neither H nor M is reported.
 
     Args:
         opt: a `SuperAdam`, or what `superadam.create` makes.
@@ -181,8 +186,10 @@ class Monitor:
         measured = measure(opt, Observed(start, q, here, there, full))
         if measured is None:  # no parameter had a gradient
             return
-        report = self._report(*measured)
-        report["alarms"] = self._alarms.found(report, self.history)
+        sums, first = measured
+        report = self._report(sums, first)
+        summed = isinstance(first.estimator, Staged)
+        report["alarms"] = self._alarms.found(report, self.history, summed=summed)
         self.history.append(report)
         for sink in self._sinks:
             sink(dict(report))
