@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import pickle
+import socket
 import sys
 import warnings
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import superadam
 from problems import CASES, LR, Stochastic, train
-from superadam import Monitor, SuperAdam, matrices, penalties, schedules, sets, twice
+from superadam import Monitor, SuperAdam, estimators, matrices, penalties, schedules, sets, twice
 from superadam.monitor import MonitorWarning, TensorBoard, measures
 
 QUIET = dict.fromkeys(("variance_ratio", "difference_ratio", "explosion", "condition"), math.inf)
@@ -410,7 +411,8 @@ def test_alarm_of_an_exploding_estimator():
 
 def test_a_sum_of_gradients_does_not_explode():
     """SAdaGrad's g is larger than any gradient by design."""
-    opt = superadam.create("sadagrad", [torch.ones(2, requires_grad=True)])
+    stages = {"estimator": estimators.Staged(), "schedule": schedules.Constant()}
+    opt = SuperAdam([torch.ones(2, requires_grad=True)], **stages)
     monitor = Monitor(opt, 1)
     for _ in range(30):
         opt.param_groups[0]["params"][0].grad = torch.ones(2)
@@ -744,6 +746,45 @@ def test_composer_metrics_of_shards_are_those_of_the_whole():
     ):
         reduced = opt.dist_reduce_metrics(shards[2])
     assert reduced == pytest.approx({name: value.item() for name, value in whole.items()})
+
+
+def sharded(rank, world, port, path):
+    """On every rank: reports on a sharded model and on a whole one."""
+    store = torch.distributed.TCPStore("127.0.0.1", port, world, rank == 0)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=world, store=store)
+    mesh = torch.distributed.init_device_mesh("cpu", (world,))
+    reports = []
+    for shard in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+        if shard:
+            torch.distributed.fsdp.fully_shard(model, mesh=mesh)
+        opt = SuperAdam(model, lr=1e-3, tau=1.0, weight_decay=0.01)
+        monitor = Monitor(opt, 2, limits=QUIET)
+
+        def closure(opt=opt, model=model):
+            opt.zero_grad()
+            loss = model(torch.linspace(-1, 1, 20).reshape(4, 5)).square().mean()
+            loss.backward()
+            return loss
+
+        for _ in range(4):
+            opt.step(closure)
+        reports.append({k: v for k, v in monitor.last.items() if k not in ("alarms", *measures.QUANTILES)})
+    torch.distributed.destroy_process_group()
+    (path / str(rank)).write_text(json.dumps(reports))
+
+
+@pytest.mark.slow
+def test_sharded_parameters(tmp_path):
+    """With FSDP2, two ranks report the norms and extremes of the whole."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(sharded, (2, port, tmp_path), nprocs=2)
+    for rank in ("0", "1"):
+        whole, parts = json.loads((tmp_path / rank).read_text())
+        assert parts == pytest.approx(whole, rel=1e-5)
 
 
 def test_bad_input():
