@@ -14,6 +14,7 @@ from superadam import options, replay, theory
 from superadam.algorithm import AlgorithmOne
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
+from superadam.monitor.composer import PerParameterMetrics
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
@@ -22,7 +23,7 @@ from superadam.theory.checks import check_optimizer
 __all__ = ["SuperAdam"]
 
 
-class SuperAdam(AlgorithmOne):
+class SuperAdam(AlgorithmOne, PerParameterMetrics):
     r"""SUPER-ADAM: every adaptive gradient method is one algorithm with four choices.
 
     $$

@@ -1,0 +1,258 @@
+"""`Monitor`: a report on Algorithm 1 every few steps."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from superadam.base import ComposedOptimizer
+from superadam.estimators import Staged
+from superadam.monitor.alarms import Alarms
+from superadam.monitor.measures import QUANTILES, Observed, measure
+from superadam.monitor.probes import Gradients, Points, Probes, points
+from superadam.monitor.sinks import sinks
+
+if TYPE_CHECKING:
+    from superadam.chunks import Chunk
+
+__all__ = ["Monitor"]
+
+KEPT = 10_000  # reports in `history`
+MEMORY = 0.8  # weight of the earlier reports in the averages that ratios of noisy estimates are taken of
+
+
+class Monitor:
+    r"""Reports on every `every`-th batch: `last`, `history`, and wherever `to` says. Training does not change by a bit.
+
+    Norms and inner products run over all parameters that had a gradient. $\hat g = \nabla f(x_t; \xi_t)$ is the newest
+    stochastic gradient. A report is a dict, with these always:
+
+    - `step`, `gradient_evaluations`, `lr`, `mu`, `alpha`: t, gradients taken by training, γ, μ_t and α_t, of the first
+      parameter; `alpha_cap`, where the schedule has one.
+    - `grad_norm`, `g_norm`, `cosine`: ‖ĝ‖, ‖g_t‖ and the cosine between the two.
+    - `gradient_mapping`: $\lVert \tilde x_{t+1} - x_t \rVert / \gamma$.
+    - `x_norm`, `update_ratio`: ‖x_t‖ and $\mu_t \lVert \tilde x_{t+1} - x_t \rVert / \lVert x_t \rVert$.
+    - `H_min`, `H_q10`, `H_median`, `H_q90`, `H_max`, `condition`: the entries of a diagonal H_t, and the ratio of the
+      largest to the least. The quantiles are those of at most 10,000 entries, every k-th.
+    - `alarms`: what needs a look, kind → words. A `MonitorWarning` says it too, once until it clears.
+
+    With a constraint: `feasibility`, how far the parameters are outside of the set at the most.
+
+    Where two gradients of a batch are taken, ĝ and $q = \nabla f(x_{t-1}; \xi_t)$:
+
+    - `smoothness`: $\lVert \hat g - q \rVert / \lVert x_t - x_{t-1} \rVert$, the local L.
+    - `difference_ratio`: $\lVert \hat g - q \rVert^2 / \lVert \hat g \rVert^2$, a proxy of `variance_ratio`.
+
+    With `loss` and `batches`, whose gradients on two fresh batches are $q_1$ and $q_2$ at $x_t$:
+
+    - `estimator_error2`: $\langle g_t - q_1, g_t - q_2 \rangle$, unbiased for $\lVert \nabla f(x_t) - g_t \rVert^2$ and
+      negative at times; `estimator_error`: its root, or 0.
+    - `M`: $M_t = \lVert \nabla f(x_t) - g_t \rVert / \rho + \lVert \tilde x_{t+1} - x_t \rVert / \gamma$. Its first
+      term is `M_error`, the second `gradient_mapping`; `rho` is the least entry of H in all reports so far.
+    - `full_gradient_norm2`, `probe_variance`: $\langle q_1, q_2 \rangle$, unbiased for ‖∇f(x_t)‖², and
+      $\tfrac12 \lVert q_1 - q_2 \rVert^2$, unbiased for the variance of a gradient on one of `batches`.
+    - `noise_scale`: the second over the first, tr Σ/‖∇f‖² of McCandlish et al. (2018), in batches of `batches`.
+    - `variance_ratio`: Var(ĝ - q)/Var(ĝ) of the gradients that training took, as
+      $\langle \hat g - q - d_1, \hat g - q - d_2 \rangle / \langle \hat g - q_1, \hat g - q_2 \rangle$; $d_1$ and
+      $d_2$ are the differences of the two fresh batches' gradients between $x_t$ and $x_{t-1}$.
+
+    The numerators and denominators of the last two are averaged over the reports, with weights 1, 0.8, 0.8², … into the
+    past: a ratio of two noisy estimates is biased. They are left out where the denominator is not positive.
+
+    All is computed from the state after the step. So with the schedule `Storm`, `alpha` is that of the next step, with
+    the matrix `AdaDelta` H has seen this step already, and with the estimators `Transport` and `Staged`, which move
+    from elsewhere, x_t is where the gradient was taken. H of `DampedLBFGS` is no diagonal: neither H nor M is reported.
+
+    Args:
+        opt: a `SuperAdam`, or what `superadam.create` makes.
+        every: how many batches from report to report. In between, a step costs one comparison more.
+        to: the path of a `.jsonl` file, a `SummaryWriter`, `TensorBoard(directory)`, a function of a dict
+            (`wandb.log`), or a list of those.
+        loss: the loss of a batch, as a function of the batch.
+        batches: an iterable of batches to give to `loss`, drawn independently of those of training, such as the
+            training loader itself; every report takes two.
+        full: the loss over all data, without arguments, or an iterable of losses that add up to it: ∇f for
+            `estimator_error` and `M`, exactly.
+        limits: when to raise an alarm, e.g. `{"condition": 1e8}`; see `superadam.monitor.alarms.LIMITS`.
+
+    >>> from superadam import SuperAdam
+    >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
+    >>> opt = SuperAdam([x], lr=0.1)
+    >>> with Monitor(opt, every=10) as monitor:
+    ...     for _ in range(20):
+    ...         opt.zero_grad()
+    ...         x.square().sum().backward()
+    ...         opt.step()
+    >>> [report["step"] for report in monitor.history]
+    [10, 20]
+    >>> monitor.last["gradient_mapping"] > 0
+    True
+    """
+
+    def __init__(
+        self,
+        opt: ComposedOptimizer,
+        every: int = 50,
+        to: Any = None,
+        *,
+        loss: Callable[[Any], Tensor] | None = None,
+        batches: Iterable[Any] | None = None,
+        full: Callable[[], Tensor | Iterable[Tensor]] | None = None,
+        limits: dict[str, float] | None = None,
+    ) -> None:
+        if not isinstance(opt, ComposedOptimizer):
+            raise TypeError(f"Monitor watches a SuperAdam, not {type(opt).__name__} (a trainer's wrapper? unwrap it)")
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"Invalid every: {every!r} (expected a whole number of batches, at least 1)")
+        self.opt = opt
+        self.every = every
+        self.history: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self.rho = math.inf
+        self._sinks = sinks(to)
+        self._alarms = Alarms(limits)
+        self._probes = Probes(opt, loss, batches, full)
+        self._averages: dict[str, float] = {}
+        self._batches = 0
+        self._start: Points | None = None
+        self._q: Gradients | None = None
+        self._handles = [opt.register_step_pre_hook(self._before), opt.register_step_post_hook(self._after)]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The newest report; empty before the first."""
+        return self.history[-1] if self.history else {}
+
+    def close(self) -> None:
+        """Stop watching. Reports stay."""
+        for handle in self._handles:
+            handle.remove()
+        self._start = self._q = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _before(self, opt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Before `step`: count, and copy what the step will leave no trace of."""
+        if opt._open is not None:  # the second half of a batch
+            return None
+        self._batches += 1
+        self._start = self._q = None
+        if self._batches % self.every != 0:
+            return None
+        self._start = points(opt)
+        if not opt.two_point:
+            return None
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            self._q = _gradients(opt)
+            return None
+        watched = self._watched(closure)
+        return ((args[0], watched, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": watched})
+
+    def _watched(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure, of whose two gradients the first is kept."""
+        first: list[Gradients] = []
+
+        def both() -> Any:
+            if first:
+                self._q = first[0]
+            loss = closure()
+            if not first:
+                first.append(_gradients(self.opt))
+            return loss
+
+        return both
+
+    def _after(self, opt: Any, args: Any, kwargs: Any) -> None:
+        """After `step`: report, if this was the end of a batch that is to be reported on."""
+        if self._start is None or opt._open is not None:
+            return
+        start, q, self._start, self._q = self._start, self._q, None, None
+        place = None if opt.two_point else start  # x_t
+        here = there = full = None
+        if self._probes.loss is not None:
+            here, *others = self._probes.halves(*([place] if q is None else [place, start]))
+            there = others[0] if others else None
+        if self._probes.full is not None:
+            full = self._probes.whole(place)
+        measured = measure(opt, Observed(start, q, here, there, full))
+        if measured is None:  # no parameter had a gradient
+            return
+        sums, first = measured
+        report = self._report(sums, first)
+        summed = isinstance(first.estimator, Staged)
+        report["alarms"] = self._alarms.found(report, self.history, summed=summed)
+        self.history.append(report)
+        for sink in self._sinks:
+            sink(dict(report))
+        self._alarms.warn(report["alarms"], report["step"])  # last, as warnings may be errors
+
+    def _report(self, sums: dict[str, list[float]], first: Chunk) -> dict[str, Any]:
+        total = {name: sum(values) for name, values in sums.items()}
+        norm = {name: math.sqrt(total[f"{name}2"]) for name in ("grad", "g", "x", "mapping")}
+        move2 = sum(m * (a * b) ** 2 for m, a, b in zip(sums["mapping2"], sums["gamma"], sums["mu"], strict=True))
+        report: dict[str, Any] = {
+            "step": int(sums["step"][0]),
+            "gradient_evaluations": self.opt.gradient_evaluations,
+            **{name: sums[key][0] for name, key in (("lr", "gamma"), ("mu", "mu"), ("alpha", "alpha"))},
+            "grad_norm": norm["grad"],
+            "g_norm": norm["g"],
+            "cosine": _ratio(total["g_grad"], norm["g"] * norm["grad"]),
+            "gradient_mapping": norm["mapping"],
+            "x_norm": norm["x"],
+            "update_ratio": _ratio(math.sqrt(move2), norm["x"]),
+        }
+        if hasattr(first.schedule, "cap"):
+            report["alpha_cap"] = first.schedule.cap
+        if "H_min" in sums:
+            low, high = min(sums["H_min"]), max(sums["H_max"])
+            self.rho = min(self.rho, low)
+            report |= {"H_min": low, **{q: sums[q][0] for q in QUANTILES}, "H_max": high}
+            report["condition"] = _ratio(high, low)
+        if "feasibility" in sums:
+            report["feasibility"] = max(sums["feasibility"])
+        if total.get("dx2", 0.0) != 0:
+            report["difference_ratio"] = _ratio(total["difference2"], total["grad2"])
+            report["smoothness"] = math.sqrt(total["difference2"] / total["dx2"])
+        return report | self._probed(total, norm["mapping"])
+
+    def _probed(self, total: dict[str, float], mapping: float) -> dict[str, float]:
+        report: dict[str, float] = {}
+        if "error2" in total:
+            report["estimator_error2"] = total["error2"]
+            report["estimator_error"] = math.sqrt(max(total["error2"], 0.0))
+            if self.rho < math.inf:
+                report["rho"] = self.rho
+                report["M_error"] = _ratio(report["estimator_error"], self.rho)
+                report["M"] = report["M_error"] + mapping
+        if "probe_variance" in total:
+            report |= {name: total[name] for name in ("full_gradient_norm2", "probe_variance")}
+            report["noise_scale"] = self._average_ratio(total, "probe_variance", "full_gradient_norm2")
+        if total.get("dx2", 0.0) != 0 and "variance" in total:
+            report["variance_ratio"] = self._average_ratio(total, "difference_variance", "variance")
+        return {name: value for name, value in report.items() if not math.isnan(value)}
+
+    def _average_ratio(self, total: dict[str, float], above: str, below: str) -> float:
+        """Ratio of averages; NaN where the denominator, a noisy estimate of a positive number, is none."""
+        for name in (above, below):
+            if math.isfinite(total[name]):
+                self._averages[name] = MEMORY * self._averages.get(name, 0.0) + total[name]
+        a, b = (self._averages.get(name, 0.0) for name in (above, below))
+        return a / b if b > 1e-9 * abs(a) else math.nan
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b != 0 else math.nan
+
+
+@torch.no_grad()
+def _gradients(opt: ComposedOptimizer) -> Gradients:
+    return {p: p.grad.clone() for group in opt.param_groups for p in group["params"] if p.grad is not None}

@@ -1,0 +1,128 @@
+"""Gradients that the monitor takes for itself, so that training does not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from superadam.replay import Replay
+
+if TYPE_CHECKING:
+    from superadam.base import ComposedOptimizer
+
+__all__ = ["Gradients", "Points", "Probes", "points"]
+
+# Parameter → a point, or the gradient there (absent: zero).
+Points = dict[Tensor, Tensor]
+Gradients = dict[Tensor, Tensor]
+
+SEED = 20211206
+
+
+def points(opt: ComposedOptimizer) -> Points:
+    """A copy of the parameters."""
+    return {p: p.detach().clone() for group in opt.param_groups for p in group["params"]}
+
+
+class Probes:
+    """Evaluates the user's functions with random numbers of its own, and puts everything back as it was: parameters,
+    buffers of the optimizer's modules, generators. Gradients are taken past `p.grad`."""
+
+    def __init__(
+        self,
+        opt: ComposedOptimizer,
+        loss: Callable[[Any], Tensor] | None,
+        batches: Iterable[Any] | None,
+        full: Callable[[], Tensor | Iterable[Tensor]] | None,
+    ) -> None:
+        if (loss is None) != (batches is None):
+            raise ValueError("loss= and batches= go together: the loss of a batch, and batches that g has not seen")
+        if (loss or full) and opt.defaults["differentiable"]:
+            raise ValueError("loss= and full= move the parameters, which differentiable=True does not allow")
+        self.opt, self.loss, self.batches, self.full = opt, loss, batches, full
+        self._iterator: Iterator[Any] = iter(())
+        self._seed = SEED
+
+    def halves(self, *places: Points | None) -> list[tuple[Gradients, Gradients]]:
+        """∇f(·; ξ) and ∇f(·; ξ') at every place (None: where the parameters are), for the same fresh ξ and ξ'."""
+        assert self.loss is not None
+        with self._aside() as replay:
+            batches = (self._next(), self._next())
+            taken = []
+            for place in places:
+                with self._at(place):
+                    both = []
+                    for i, batch in enumerate(batches):
+                        replay(i)
+                        both.append(self._gradient(self.loss(batch)))
+                    taken.append((both[0], both[1]))
+        return taken
+
+    def whole(self, place: Points | None) -> Gradients:
+        """∇f, by the function that was given for it."""
+        assert self.full is not None
+        with self._aside(), self._at(place):
+            losses = self.full()
+            total: Gradients = {}
+            for loss in [losses] if isinstance(losses, Tensor) else losses:
+                for p, grad in self._gradient(loss).items():
+                    total[p] = total[p] + grad if p in total else grad
+        return total
+
+    def _next(self) -> Any:
+        for _ in range(2):
+            try:
+                return next(self._iterator)
+            except StopIteration:
+                assert self.batches is not None
+                self._iterator = iter(self.batches)
+        raise ValueError("batches= has no batch. An iterator comes to its end once: give the loader itself.")
+
+    def _gradient(self, loss: Tensor) -> Gradients:
+        if not (isinstance(loss, Tensor) and loss.requires_grad):
+            raise TypeError(f"loss= and full= must return losses that can be differentiated, not {loss!r}")
+        params = [p for group in self.opt.param_groups for p in group["params"] if p.requires_grad]
+        grads = torch.autograd.grad(loss, params, allow_unused=True)
+        return {p: grad for p, grad in zip(params, grads, strict=True) if grad is not None}
+
+    @contextmanager
+    def _aside(self) -> Iterator[Callable[[int], None]]:
+        """What is drawn inside is drawn from seeds of the monitor's own; yields a function that starts the i-th."""
+        kept = Replay(self.opt._modules)
+        own = {getattr(x, "generator", None) for x in (self.batches, getattr(self.batches, "sampler", None))}
+        generators = [g for g in own if isinstance(g, torch.Generator)]
+        states = [g.get_state() for g in generators]
+        self._seed += 2
+
+        def replay(i: int) -> None:
+            kept.restore()
+            torch.default_generator.manual_seed(self._seed + i)
+
+        replay(0)
+        for g in generators:
+            g.manual_seed(self._seed)
+        try:
+            with torch.enable_grad():
+                yield replay
+        finally:
+            kept.restore()
+            for g, state in zip(generators, states, strict=True):
+                g.set_state(state)
+
+    @contextmanager
+    def _at(self, place: Points | None) -> Iterator[None]:
+        """Have the parameters hold another point."""
+        before = points(self.opt) if place is not None else {}
+        with torch.no_grad():
+            for p in before:
+                p.copy_((place or {})[p])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for p, x in before.items():
+                    p.copy_(x)

@@ -1,0 +1,77 @@
+"""Where reports go: a file of JSON lines, TensorBoard, any function of a dict."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["TensorBoard", "sinks"]
+
+Report = dict[str, Any]
+Sink = Callable[[Report], object]
+
+
+def sinks(to: Any) -> list[Sink]:
+    """The functions that `to` stands for."""
+    if to is None:
+        return []
+    if isinstance(to, str | os.PathLike):
+        return [JsonLines(to)]
+    if hasattr(to, "add_scalar"):
+        return [TensorBoard(to)]
+    if callable(to):
+        return [to]
+    if isinstance(to, Iterable):
+        return [sink for one in to for sink in sinks(one)]
+    raise TypeError(
+        f"Invalid to: {to!r} (expected the path of a .jsonl file, a SummaryWriter, a function of a dict such as "
+        "wandb.log, or a list of those)"
+    )
+
+
+class JsonLines:
+    """One line of JSON for each report, added to the end of the file. Numbers that are not finite become null."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if self.path.suffix != ".jsonl":
+            raise ValueError(
+                f"Invalid to: {str(path)!r} (expected a file name that ends in .jsonl; for TensorBoard write "
+                "to=superadam.monitor.TensorBoard(directory))"
+            )
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, report: Report) -> None:
+        plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in report.items()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(plain, allow_nan=False) + "\n")
+
+
+class TensorBoard:
+    """Every number of a report as a scalar `superadam/…`, and alarms as text.
+
+    Args:
+        log: a directory, or a `SummaryWriter` of your own.
+    """
+
+    def __init__(self, log: Any) -> None:
+        if not hasattr(log, "add_scalar"):
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as missing:
+                raise ImportError("TensorBoard is not installed: pip install tensorboard") from missing
+            log = SummaryWriter(log)
+        self.writer = log
+
+    def __call__(self, report: Report) -> None:
+        step = report["step"]
+        for name, value in report.items():
+            if name == "alarms":
+                for kind, text in value.items():
+                    self.writer.add_text(f"superadam/alarms/{kind}", text, step)
+            elif name != "step":
+                self.writer.add_scalar(f"superadam/{name}", value, step)
