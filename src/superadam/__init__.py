@@ -3,16 +3,21 @@
 from superadam import estimators, matrices, penalties, reference, schedules, sets, zoo
 from superadam.optimizer import SuperAdam
 from superadam.replay import twice
+from superadam.resumable import Resumable
+from superadam.saving import load_checkpoint, save_checkpoint
 from superadam.zoo import create, list_methods
 
 __all__ = [
+    "Resumable",
     "SuperAdam",
     "create",
     "estimators",
     "list_methods",
+    "load_checkpoint",
     "matrices",
     "penalties",
     "reference",
+    "save_checkpoint",
     "schedules",
     "sets",
     "twice",
