@@ -6,7 +6,7 @@ pip install superadam[trainers]; python examples/trainers/with_accelerate.py
 import tempfile
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import set_seed
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -19,13 +19,13 @@ EPOCHS = 3
 def train(way, *, stop=None, folder=None, resume=None):
     """Until the end, or until `stop` batches are done and saved; from the start, or after `resume` batches."""
     set_seed(0)
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))
     x = torch.randn(320, 10)
     y = (x[:, :1] * x[:, 1:2]).tanh()
     model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
     opt = SuperAdam(model, lr=0.03, tau=0.0 if way == "tau=0" else 1.0)
     own = torch.Generator()  # what the loader draws at the start of an epoch is not drawn from the dropout's generator
-    loader = DataLoader(TensorDataset(x, y), batch_size=32, generator=own)
+    loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True, generator=own)
     model, opt, loader = accelerator.prepare(model, opt, loader)
 
     def evaluate(x, y):
