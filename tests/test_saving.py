@@ -371,7 +371,9 @@ def forked(work, *args):
 def kill_often(folder, kills):
     """Start it, kill it, again and again, then let it finish. Prints how many kills were in the middle of a save."""
     path, chance, half_written = Path(folder) / "last.pt", random.Random(0), 0
-    while kills:
+    for tries in range(10 * kills):
+        if kills == 0:
+            break
         before = unfinished(folder)
         child = forked(life, path)
         if kills % 2:  # while it saves; otherwise at any time
@@ -386,6 +388,7 @@ def kill_often(folder, kills):
         else:  # it was done: from the start
             assert status == 0
             path.unlink()
+    assert kills == 0, f"it was done too soon, {tries} times"
     assert os.waitpid(forked(life, path), 0)[1] == 0
     print(half_written)
 
@@ -430,8 +433,8 @@ def die_at(path, owner, name, call):
 def in_another_process(call):
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     program = f"import test_saving; test_saving.{call}"
-    command = [sys.executable, "-c", program]
-    return subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE).stdout
+    command, env = [sys.executable, "-c", program], {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, check=True, env=env, stdout=subprocess.PIPE, timeout=300).stdout
 
 
 def test_killed_twenty_times_it_goes_on_as_if_never(tmp_path):
