@@ -371,7 +371,7 @@ def forked(work, *args):
 def kill_often(folder, kills):
     """Start it, kill it, again and again, then let it finish. Prints how many kills were in the middle of a save."""
     path, chance, half_written = Path(folder) / "last.pt", random.Random(0), 0
-    for tries in range(10 * kills):
+    for _ in range(10 * kills):
         if kills == 0:
             break
         before = unfinished(folder)
@@ -388,7 +388,7 @@ def kill_often(folder, kills):
         else:  # it was done: from the start
             assert status == 0
             path.unlink()
-    assert kills == 0, f"it was done too soon, {tries} times"
+    assert kills == 0, "it was done too soon, too often"
     assert os.waitpid(forked(life, path), 0)[1] == 0
     print(half_written)
 
