@@ -4,17 +4,22 @@ from superadam import estimators, matrices, penalties, reference, schedules, set
 from superadam.monitor import Monitor
 from superadam.optimizer import SuperAdam
 from superadam.replay import twice
+from superadam.resumable import Resumable
+from superadam.saving import load_checkpoint, save_checkpoint
 from superadam.zoo import create, list_methods
 
 __all__ = [
     "Monitor",
+    "Resumable",
     "SuperAdam",
     "create",
     "estimators",
     "list_methods",
+    "load_checkpoint",
     "matrices",
     "penalties",
     "reference",
+    "save_checkpoint",
     "schedules",
     "sets",
     "theory",

@@ -1,0 +1,72 @@
+"""A training loop of one's own: τ = 0, τ = 1 with a closure, τ = 1 with `twice`; stopped in the middle and resumed.
+
+python examples/trainers/plain_loop.py
+"""
+
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from superadam import Resumable, SuperAdam, load_checkpoint, save_checkpoint, twice
+
+EPOCHS = 3
+
+
+def setup(tau):
+    torch.manual_seed(0)
+    x = torch.randn(320, 10)
+    y = (x[:, :1] * x[:, 1:2]).tanh() + 0.1 * torch.randn(320, 1)
+    shuffled = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True, generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
+    opt = SuperAdam(model, lr=0.03, tau=tau)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, EPOCHS * len(shuffled))
+    return {"model": model, "optimizer": opt, "scheduler": scheduler, "data": Resumable(shuffled)}
+
+
+def train(model, optimizer, scheduler, data, *, way, path, stop=None):
+    """Until the end, or until `stop` batches are done. Saves after every batch."""
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "data": data}
+    losses = load_checkpoint(path, **parts) if path.exists() else []
+
+    def evaluate(x, y):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        return loss
+
+    while data.epoch < EPOCHS:
+        for turn, (x, y) in enumerate(twice(data) if way == "twice" else data):
+            if way == "closure":
+                loss = optimizer.step(lambda x=x, y=y: evaluate(x, y))
+            else:
+                loss = evaluate(x, y)
+                optimizer.step()
+                if way == "twice" and turn % 2 == 0:
+                    first = loss
+                    continue  # the second turn of this batch ends it
+            scheduler.step()
+            losses.append((first if way == "twice" else loss).item())
+            save_checkpoint(path, **parts, extra=losses)
+            if len(losses) == stop:
+                return losses
+    optimizer.flush()
+    return losses
+
+
+def main():
+    results = {}
+    for name, tau, way in (("tau=0", 0.0, "plain"), ("closure", 1.0, "closure"), ("twice", 1.0, "twice")):
+        with tempfile.TemporaryDirectory() as folder:
+            whole = train(**setup(tau), way=way, path=Path(folder) / "whole.pt")
+            train(**setup(tau), way=way, path=Path(folder) / "last.pt", stop=13)  # in the middle of an epoch
+            resumed = train(**setup(tau), way=way, path=Path(folder) / "last.pt")
+        results[name] = {"whole": whole, "resumed": resumed}
+        print(f"{name}: loss {whole[0]:.4f} to {whole[-1]:.4f}, resumed {resumed[-1]:.4f}, same: {whole == resumed}")
+    return results
+
+
+if __name__ == "__main__":
+    main()

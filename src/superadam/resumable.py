@@ -1,0 +1,130 @@
+"""The place of a run in its data, and in the random generators that its data is drawn with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from torch import Generator
+
+from superadam import replay
+
+__all__ = ["Resumable", "default_generators", "set_default_generators"]
+
+T = TypeVar("T", covariant=True)
+_NOTHING = object()
+
+
+def default_generators() -> dict[str, Any]:
+    """The default generators, as plain data."""
+    now = replay.Replay()
+    numpy = None if now._numpy is None else [now._numpy[0], now._numpy[1].tolist(), *now._numpy[2:]]
+    return {"cpu": now._cpu, "devices": now._devices, "python": now._python, "numpy": numpy}
+
+
+def set_default_generators(saved: dict[str, Any]) -> None:
+    """Those that exist here: a run from a GPU can be looked at without one."""
+    then = replay.Replay()
+    then._cpu, then._python = saved["cpu"], saved["python"]
+    then._devices = saved["devices"][: len(then._devices)]
+    then._numpy = tuple(saved["numpy"]) if saved["numpy"] is not None and "numpy" in sys.modules else None
+    then.restore()
+
+
+class Resumable(Generic[T]):
+    """A data loader that knows its place: `epoch`, and how many batches of it, `batch`, are out.
+
+    Iterate over it as over the loader, one epoch at a time, and give it to `save_checkpoint` and `load_checkpoint`.
+    After loading, the first loop goes through what is left of its epoch: the epoch is begun as it was then, with the
+    same order, and the batches that are done are fetched once more and dropped, so that a dataset that augments at
+    random is where it was too. With `persistent_workers` it is not: their generators are out of reach.
+
+    Save after the step on a batch, not before: a batch counts as done once it is handed out. For the same reason,
+    this must be what the training loop (or `twice`) iterates over itself, not inside something that fetches ahead.
+
+    Args:
+        loader: a `DataLoader`, or any iterable that starts anew each time, whose order is fixed or drawn from its
+            `generator`, its samplers' `generator`, or the default ones.
+        generators: of your own, that the dataset draws from in this process.
+
+    >>> import torch
+    >>> from torch.utils.data import DataLoader
+    >>> def batches():
+    ...     generator = torch.Generator().manual_seed(0)
+    ...     return Resumable(DataLoader(range(6), batch_size=2, shuffle=True, generator=generator))
+    >>> data = batches()
+    >>> for batch in data:
+    ...     if data.batch == 1:
+    ...         saved = data.state_dict()
+    ...     else:
+    ...         print(batch.tolist())
+    [0, 3]
+    [2, 4]
+    >>> data = batches()
+    >>> data.load_state_dict(saved)
+    >>> for batch in data:
+    ...     print(batch.tolist())
+    [0, 3]
+    [2, 4]
+    """
+
+    def __init__(self, loader: Iterable[T], *generators: Generator) -> None:
+        self.loader = loader
+        self.epoch = self.batch = 0
+        inside = getattr(loader, "batch_sampler", None)
+        owners = (loader, getattr(loader, "sampler", None), inside, getattr(inside, "sampler", None))
+        found = [g for owner in owners if isinstance(g := getattr(owner, "generator", None), Generator)]
+        self._generators = list({id(g): g for g in (*found, *generators)}.values())
+        self._start: dict[str, Any] | None = None  # the generators as the epoch began
+        self._skip = False
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[T]:
+        if self._skip:
+            batches = self._where_it_was()
+        else:
+            self.batch = 0
+            self._start = {"default": default_generators(), "own": [g.get_state() for g in self._generators]}
+            batches = iter(self.loader)
+        for batch in batches:
+            self.batch += 1
+            yield batch
+        self.epoch += 1
+        self.batch, self._start = 0, None
+
+    def _where_it_was(self) -> Iterator[T]:
+        assert self._start is not None
+        now = default_generators()
+        set_default_generators(self._start["default"])
+        for generator, state in zip(self._generators, self._start["own"], strict=True):
+            generator.set_state(state)
+        batches = iter(self.loader)
+        for done in range(self.batch):
+            if next(batches, _NOTHING) is _NOTHING:
+                raise RuntimeError(f"The data has changed: {self.batch} batches were done, and only {done} are there.")
+        set_default_generators(now)
+        self._skip = False
+        return batches
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "batch": self.batch, "length": self._length(), "start": self._start}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        length, start = state_dict["length"], state_dict["start"]
+        if length != self._length():
+            raise ValueError(f"The data has changed: {length} batches in an epoch then, {self._length()} now.")
+        if start is not None and len(start["own"]) != len(self._generators):
+            raise ValueError(
+                f"The loader drew from {len(start['own'])} generators of its own then, {len(self._generators)} now."
+            )
+        self.epoch, self.batch, self._start = state_dict["epoch"], state_dict["batch"], start
+        self._skip = start is not None
+
+    def _length(self) -> int | None:
+        try:
+            return len(self)
+        except TypeError:  # an iterable without an end that is known
+            return None

@@ -1,0 +1,252 @@
+"""Checkpoints on disk: everything a run goes on from, in one file that is whole or not there.
+
+A run that is stopped and resumed takes the same steps, to the last bit, if all it draws on comes back: parameters and
+buffers, g, H and a pending move, the LR scheduler, the loss scale, the random generators, and the place in the data.
+
+The file is one of `torch.save`, read with `weights_only=True`, followed by the SHA-256 of all before it: torch itself
+does not notice a flipped bit. It is written beside the old one, which it replaces only when it is on the disk.
+"""
+
+from __future__ import annotations
+
+import copy
+import glob
+import hashlib
+import os
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Protocol, cast
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
+
+from superadam import replay
+from superadam.resumable import default_generators, set_default_generators
+
+__all__ = ["load_checkpoint", "save_checkpoint"]
+
+FORMAT, VERSION = "superadam checkpoint", 1
+
+
+class Stateful(Protocol):
+    """A module, an optimizer, a scheduler, a GradScaler, a StatefulDataLoader, …"""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+Part = Stateful | Generator
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    model: nn.Module,
+    optimizer: Optimizer,
+    extra: Any = None,
+    **parts: Part | None,
+) -> None:
+    """Save a run, so that `load_checkpoint` resumes it bit for bit. An older file at `path` is replaced in one instant:
+    whatever happens, `path` holds a whole checkpoint.
+
+    Besides the parts it saves the states of torch's generators (the CPU's, and every device's once one is in use),
+    Python's `random` and NumPy's.
+
+    Call it between two batches. Between the two half-steps of one it is refused.
+
+    Args:
+        path: of the file. Its folder must exist. One process writes it: rank 0, if there are several.
+        model: its parameters and buffers.
+        optimizer: any of torch's, or ours.
+        extra: plain data of your own (numbers, strings, tensors, lists, dicts), which `load_checkpoint` returns.
+        parts: by name, whatever else changes as the run goes on: an LR scheduler, a `GradScaler`, `Resumable` data, an
+            average of the model, …, anything with a `state_dict`; and every `torch.Generator` that you draw from.
+            None is left out.
+
+    >>> import tempfile
+    >>> from superadam import SuperAdam
+    >>> model = nn.Linear(2, 1)
+    >>> opt = SuperAdam(model, tau=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.StepLR(opt, 10)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = f"{folder}/last.pt"
+    ...     save_checkpoint(path, model=model, optimizer=opt, scheduler=scheduler, extra={"best": 0.5})
+    ...     load_checkpoint(path, model=model, optimizer=opt, scheduler=scheduler)
+    {'best': 0.5}
+    """
+    half = replay.current()
+    if half is not None and not half.second and getattr(optimizer, "two_point", False):
+        raise RuntimeError("save_checkpoint() in the first turn of a batch: save after step() in the second one.")
+    named = _checked({"model": model, "optimizer": optimizer, **parts})
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "parts": {name: _state(part) for name, part in named.items()},
+        "generators": default_generators(),
+        "extra": extra,
+    }
+    _write(Path(os.path.realpath(path)), content)
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str], *, model: nn.Module, optimizer: Optimizer, **parts: Part | None
+) -> Any:
+    """Load what `save_checkpoint` saved into the same parts, set the generators, and return `extra`.
+
+    Call it last before training goes on: what is drawn from the generators afterwards is part of the run. A file that
+    is cut short, damaged, of something else, or of another model or optimizer is refused with a ValueError, and then
+    nothing is changed. For the weights alone: `torch.load(path, weights_only=True)["parts"]["model"]`.
+    """
+    given = _checked({"model": model, "optimizer": optimizer, **parts})
+    content = _read(Path(path))
+    saved = content["parts"]
+    if saved.keys() != given.keys():
+        raise ValueError(
+            f"{path} was saved with {', '.join(sorted(saved))}, but is loaded with {', '.join(sorted(given))}. "
+            "Give the same parts under the same names."
+        )
+    for name, part in given.items():
+        if isinstance(part, nn.Module):
+            _check_module(path, name, part.state_dict(), saved[name])
+    _load_all(path, given, saved)
+    set_default_generators(content["generators"])
+    return content["extra"]
+
+
+# ------------------------------------------------------------------------------------------------ the parts
+
+
+def _checked(parts: dict[str, Part | None]) -> dict[str, Part]:
+    for name, part in parts.items():
+        if not (part is None or isinstance(part, Generator) or hasattr(part, "load_state_dict")):
+            raise TypeError(f"{name} is a {type(part).__name__}, without state_dict(): give plain data as extra=")
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def _state(part: Part) -> Any:
+    return part.get_state() if isinstance(part, Generator) else part.state_dict()
+
+
+def _load(part: Part, state: Any) -> None:
+    part.set_state(state) if isinstance(part, Generator) else part.load_state_dict(state)
+
+
+def _check_module(path: Any, name: str, own: dict[str, Any], saved: dict[str, Any]) -> None:
+    """What `load_state_dict` would find only after it has changed some of the parameters; and the dtypes, which it
+    would cast, so that the run would not be the same."""
+    wrong = [f"{key!r} is missing there" for key in own.keys() - saved.keys()]
+    wrong += [f"{key!r} is missing here" for key in saved.keys() - own.keys()]
+    for key in own.keys() & saved.keys():
+        mine, theirs = own[key], saved[key]
+        if isinstance(mine, Tensor) and (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
+            here, there = (f"{tuple(t.shape)} {t.dtype}" for t in (mine, theirs))
+            wrong.append(f"{key!r} is {there} there, {here} here")
+    if wrong:
+        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ValueError(f"{path} does not fit {name}: {'; '.join(sorted(wrong)[:3])}{more}")
+
+
+def _load_all(path: Any, parts: dict[str, Part], saved: dict[str, Any]) -> None:
+    """All parts or none. Modules are last: they have been checked, and to undo them would take a copy of each."""
+    undo: list[Callable[[], None]] = []
+    name = ""
+    try:
+        for name, part in sorted(parts.items(), key=lambda item: isinstance(item[1], nn.Module)):
+            if not isinstance(part, nn.Module):
+                before = _state(part)  # an optimizer's tensors are replaced by loading, not written into: no copy
+                before = before if isinstance(part, Optimizer) else copy.deepcopy(before)
+                undo.append(lambda part=part, before=before: _load(part, before))  # type: ignore[misc]
+            _load(part, saved[name])
+    except Exception as error:
+        for back in reversed(undo):
+            back()
+        raise ValueError(f"{path} does not fit {name}, and nothing was loaded: {error}") from error
+
+
+# ------------------------------------------------------------------------------------------------ the file
+
+
+class _Hashed:
+    """A file that takes the hash of what is written, and remembers why a write failed: torch only says that one did."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self.sha256 = file, hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        try:
+            return int(self._file.write(data))
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        """Called by torch at the end; what is left in the buffer is written with the rest."""
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Beside `path`, to the disk, then in its place."""
+    for left_over in path.parent.glob(glob.escape(f".{path.name}.") + "*.tmp"):  # of a process that was killed
+        left_over.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            hashed = _Hashed(file)
+            try:
+                torch.save(content, cast(IO[bytes], hashed))
+            except RuntimeError:
+                if hashed.error is not None:
+                    raise hashed.error from None
+                raise
+            file.write(hashed.sha256.digest())
+            file.flush()
+            os.fsync(file.fileno())
+        _check_readable(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _check_readable(path: Path) -> None:
+    """Better to hear of it now than when it is needed."""
+    unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(os.fspath(path))
+    if unsafe:
+        raise TypeError(
+            f"Not saved: there is a {', '.join(unsafe)} in extra= or in the state of a part, which torch.load would "
+            "refuse (weights_only=True). Save numbers, strings, tensors, lists and dicts."
+        )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Refuse all but a whole file of ours, before anything in it is believed."""
+    with open(path, "rb") as file:
+        size, digest = file.seek(0, os.SEEK_END) - hashlib.sha256().digest_size, hashlib.sha256()
+        file.seek(0)
+        left = max(size, 0)
+        while block := file.read(min(left, 1 << 20)):
+            digest.update(block)
+            left -= len(block)
+        if size <= 0 or file.read() != digest.digest():
+            raise ValueError(
+                f"{path} is not a whole checkpoint of save_checkpoint(): it was cut short, damaged, or written by "
+                "something else."
+            )
+        file.seek(0)
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"{path} is no checkpoint of save_checkpoint(), but something else.")
+    if content["version"] > VERSION:
+        raise ValueError(f"{path} was written by a newer superadam (format {content['version']}, known: {VERSION}).")
+    return content

@@ -1,0 +1,79 @@
+"""τ > 0 in trainers that own the training loop and call `step()` without a closure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from superadam.replay import twice
+
+__all__ = ["TwoPoint"]
+
+
+class TwoPoint:
+    """Mixed into Hugging Face's `Trainer`, it gives every batch to the optimizer at two points, as τ > 0 needs it.
+
+        class MyTrainer(superadam.trainers.TwoPoint, transformers.Trainer):
+            pass
+
+    The Trainer's `training_step` leaves the gradient of a batch, after which the Trainer calls `step()`. Here it is
+    evaluated at x_{t-1} and, after a half-step, at x_t; the Trainer's call is then the second half-step. So the Trainer
+    counts batches, as its LR scheduler, its log and its checkpoints do, and resumes as it always does. With gradient
+    accumulation, all micro-batches are evaluated at one point, then all at the other. With τ = 0 nothing changes.
+
+    The loss that is logged is that of the first evaluation. The Trainer ends without `flush()`, so the model has x_T.
+    """
+
+    accelerator: Any
+    args: Any
+    optimizer: Any
+    _turns: Iterator[None] | None = None
+    _micro_batches: list[Any]
+    _hooked: Any = None
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        evaluate = cast(Any, super()).training_step
+        opt = getattr(self.optimizer, "optimizer", self.optimizer)  # Accelerate wraps it
+        if not getattr(opt, "two_point", False):
+            return cast(Tensor, evaluate(model, inputs, num_items_in_batch))
+        try:
+            if self._turns is None:
+                self._begin(opt)
+            self._micro_batches.append(inputs)
+            loss = evaluate(model, inputs, num_items_in_batch)
+            if self.accelerator.sync_gradients:
+                self.optimizer.step()
+                model.zero_grad()
+                next(self._turns)  # type: ignore[arg-type]
+                for again in self._micro_batches:
+                    evaluate(model, again, num_items_in_batch)
+        except BaseException:
+            self._end()
+            raise
+        return cast(Tensor, loss)
+
+    def _begin(self, opt: Any) -> None:
+        if self.args.max_grad_norm:
+            raise ValueError(
+                f"max_grad_norm={self.args.max_grad_norm} would clip one of the two gradients of a batch, whose "
+                "difference would be wrong. Set max_grad_norm=0, and clip= of the optimizer, which bounds g_t."
+            )
+        if getattr(self.accelerator, "scaler", None) is not None:
+            raise ValueError("fp16=True scales the two gradients of a batch by factors of its own. Use bf16=True.")
+        if self._hooked is not opt:
+            opt.register_step_post_hook(self._stepped)
+            self._hooked = opt
+        self._turns, self._micro_batches = twice([None]), []
+        next(self._turns)
+
+    def _stepped(self, opt: Any, *_: Any) -> None:
+        """After either half-step. The second ends the batch."""
+        if opt._open is None:
+            self._end()
+
+    def _end(self) -> None:
+        if self._turns is not None:
+            cast(Any, self._turns).close()
+        self._turns = None
