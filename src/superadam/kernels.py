@@ -10,7 +10,6 @@ $$x \leftarrow (1 - \eta w)\,x - \eta\, g_t / (\sqrt{v_t / s^2} + \lambda)
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,8 @@ _adamw: Any = torch._fused_adamw_
 _sgd: Any = torch._fused_sgd_
 _adagrad: Any = torch._fused_adagrad_
 
-DEVICES = ("cpu", "cuda")
+# Where a kernel is used. On a GPU, lists of tensors do almost as well for the others, and SGD's cannot be checked here.
+DEVICES = {"adam": ("cpu", "cuda"), "adagrad": ("cpu",), "sgd": ("cpu",)}
 
 
 def kernel_for(parts: Any, options: dict[str, Any]) -> str | None:
@@ -59,12 +59,12 @@ def kernel_of(c: Chunk) -> str | None:
     kernel = kernel_for(c, c.group) if c.group["fused"] is not False else None
     if c.group["compile"] and (c.constraint is not None or c.penalty is not None):
         return None  # a kernel that takes line 9 in is faster
-    return kernel if kernel is None or (c.params[0].device.type in DEVICES and aligned(c)) else None
+    return kernel if kernel is not None and c.params[0].device.type in DEVICES[kernel] and aligned(c) else None
 
 
-@functools.cache
-def _step(device: torch.device, value: float) -> Tensor:
-    return torch.full((), value, device=device)
+def _steps(x: list[Tensor], value: float) -> list[Tensor]:
+    """A step count for every tensor."""
+    return [x[0].new_full((), value, dtype=torch.float32)] * len(x)
 
 
 def _decoupled(c: Chunk) -> float:
@@ -87,7 +87,7 @@ def adam(c: Chunk, x: list[Tensor], eta: Scalar) -> None:
         c.all("g"),
         c.all("v"),
         c.all("v_max") if amsgrad else [],
-        [_step(x[0].device, math.inf)] * len(x),
+        _steps(x, math.inf),
         lr=eta * s,
         beta1=1 - c.alpha,
         beta2=H.beta,
@@ -108,7 +108,7 @@ def adagrad(c: Chunk, eta: Scalar) -> None:
         c.params,
         c.grads,
         c.all("v"),
-        [_step(c.params[0].device, 1.0)] * len(c.params),
+        _steps(c.params, 1.0),
         lr=eta * s,
         lr_decay=0.0,
         weight_decay=_in_gradient(c),
@@ -127,7 +127,7 @@ def sgd(c: Chunk, alpha: float, eta: Scalar) -> None:
         c.all("g"),
         weight_decay=_in_gradient(c),
         momentum=1 - alpha or 0.5,  # not used in a first step, but no buffer is kept without it
-        lr=float(rate) if rate.device.type == "cpu" else rate,
+        lr=float(rate),
         dampening=1 - alpha,
         nesterov=False,
         maximize=c.group["maximize"],

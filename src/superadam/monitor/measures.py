@@ -90,10 +90,10 @@ def measure(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[floa
 def stand_in(opt: ComposedOptimizer, group: dict[str, Any], p: Tensor, x: Tensor, grad: Tensor | None) -> Chunk:
     """A parameter at x and with a gradient there, whatever it holds itself by now."""
     at = x.detach()
-    at.grad = torch.zeros_like(at) if grad is None else grad.detach()
+    grads = [torch.zeros_like(at) if grad is None else grad.detach()]
     parts, state = opt._parts(group), opt.state[p]
     scalars = {name: state[name] for name in parts.matrix.scalars}
-    return Chunk(group=group, params=[at], states=[state], scalars=scalars, **parts._asdict())
+    return Chunk(group=group, params=[at], grads=grads, states=[state], scalars=scalars, **parts._asdict())
 
 
 def _norms(tally: Tally, c: Chunk) -> None:
