@@ -34,7 +34,7 @@ _sgd: Any = torch._fused_sgd_
 _adagrad: Any = torch._fused_adagrad_
 
 # Where a kernel is used. On a GPU, lists of tensors do almost as well for the others, and SGD's cannot be checked here.
-DEVICES = {"adam": ("cpu", "cuda"), "adagrad": ("cpu",), "sgd": ("cpu",)}
+DEVICES = {"adam": {"cpu", "cuda"}, "adagrad": {"cpu"}, "sgd": {"cpu"}}
 
 
 def kernel_for(parts: Any, options: dict[str, Any]) -> str | None:
@@ -59,7 +59,10 @@ def kernel_of(c: Chunk) -> str | None:
     kernel = kernel_for(c, c.group) if c.group["fused"] is not False else None
     if c.group["compile"] and (c.constraint is not None or c.penalty is not None):
         return None  # a kernel that takes line 9 in is faster
-    return kernel if kernel is not None and c.params[0].device.type in DEVICES[kernel] and aligned(c) else None
+    if kernel is None or not aligned(c):
+        return None
+    devices = {t.device.type for t in (c.params[0], *c.scalars.values())}
+    return kernel if devices <= DEVICES[kernel] else None
 
 
 def _steps(x: list[Tensor], value: float) -> list[Tensor]:
