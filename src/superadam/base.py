@@ -125,6 +125,9 @@ class ComposedOptimizer(Optimizer):
                     dtype=state_dtype(p),
                     memory_format=torch.preserve_format,
                 ).detach()
+        shape = None if parts.constraint is None else parts.constraint.root_shape(p)
+        if shape is not None and "root" not in state:
+            state["root"] = torch.zeros(shape, dtype=state_dtype(p), device=p.device)
         if not state.keys() >= set(matrix.scalars):
             state.update(self._shared(matrix))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def known_state(parts: Composition) -> set[str]:
     """What the state of a parameter may hold: the buffers and scalars of its parts, and the optimizer's own."""
-    own = {"step", "gamma", "paired", "q", "dx"}
+    own = {"step", "gamma", "paired", "q", "dx", "root"}
     return own.union(parts.estimator.buffers, parts.matrix.buffers, parts.matrix.scalars)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # What the state of a parameter, or the view that a part has of it, calls by these names.
 RESERVED = {name for name in dir(Chunk) if not name.startswith("_")}.union(
-    Chunk.__annotations__, ("gamma", "q", "dx", "step", "restarted", "direction")
+    Chunk.__annotations__, ("gamma", "q", "dx", "step", "restarted", "direction", "root")
 )
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from superadam.parts import Part, check
 from superadam.roots import norm_root
-from superadam.sets.base import ConvexSet, Dim, dims, in_metric
+from superadam.sets.base import ConvexSet, Dim, dims, in_metric, slices_in_rows
 
 __all__ = ["L1", "L2", "ElasticNet", "GroupLasso", "Penalty", "combined_argmin", "pair_objection"]
 
@@ -47,6 +47,10 @@ class Penalty(Part, kind="penalty"):
             )
         return pair_objection(others.constraint, self)
 
+    def in_rows(self, x: Tensor) -> bool:
+        """Whether h is a sum over the x[i], so that x can be cut along its first dimension."""
+        return False
+
     def argmin(self, y: Tensor, d: Tensor | float) -> Tensor:
         """The minimiser of the distance to y, where d weighs the coordinates, plus the penalty."""
         raise NotImplementedError(f"{type(self).__name__} has no argmin")
@@ -67,8 +71,12 @@ def pair_objection(constraint: ConvexSet | None, penalty: Penalty | None) -> str
     )
 
 
-def combined_argmin(constraint: ConvexSet | None, penalty: Penalty | None, y: Tensor, d: Tensor | float) -> Tensor:
+def combined_argmin(
+    constraint: ConvexSet | None, penalty: Penalty | None, y: Tensor, d: Tensor | float, **memory: Any
+) -> Tensor:
     """The exact step of line 9 for a set, a penalty, or both: in one dimension, the penalty's minimiser is clipped.
+
+    `scratch` says that y and d may be written into, `root` is that of the last step (see `in_metric`).
 
     >>> from superadam.sets import NonNegative
     >>> combined_argmin(NonNegative(), L1(1.0), torch.tensor([3.0, -3.0]), 1.0)
@@ -76,8 +84,11 @@ def combined_argmin(constraint: ConvexSet | None, penalty: Penalty | None, y: Te
     """
     if objection := pair_objection(constraint, penalty):
         raise ValueError(objection)
-    x = y if penalty is None else penalty.argmin(y, d)
-    return x if constraint is None else constraint.argmin(x, d)
+    for part in (penalty, constraint):
+        if part is not None:
+            more = memory if hasattr(part.argmin, "takes_more") else {}  # a user's own has y and d alone
+            y = part.argmin(y, d, **more)
+    return y
 
 
 def _check_weight(name: str, value: float) -> None:
@@ -184,9 +195,12 @@ class GroupLasso(Penalty):
     @in_metric
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
         if self.lam == 0:
-            return y.clone()
-        x, rho = norm_root(y, self.lam / d, dims(y, self.dim))
-        return x * rho
+            return y
+        rho = norm_root(y, d.reciprocal_().mul_(self.lam), dims(y, self.dim))
+        return y.mul_(rho)
+
+    def in_rows(self, x: Tensor) -> bool:
+        return slices_in_rows(x, self.dim)
 
     def value(self, x: Tensor) -> Tensor:
         norms: Tensor = torch.linalg.vector_norm(x, dim=dims(x, self.dim))

@@ -36,15 +36,18 @@ def pieces(c: Chunk, *, line_9: bool = True, cut: bool = True) -> Iterator[Chunk
     if on_device or c.group["differentiable"] or c.group["foreach"]:
         yield c
         return
-    by_coordinate = elementwise(c, line_9=line_9)
+    by_coordinate, by_row = elementwise(c, line_9=line_9), elementwise(c, line_9=False)
     small = [i for i, p in enumerate(c.params) if p.numel() <= SMALL]
     if len(small) > 1:
         yield c.part(small)
     else:
         small = []
     for i in sorted(set(range(len(c.params))) - set(small)):
-        if cut and by_coordinate and c.params[i].numel() > TILE and aligned(c, [i]):
+        large = cut and c.params[i].numel() > TILE and aligned(c, [i])
+        if large and by_coordinate:
             yield from _tiles(c, i, TILE)
+        elif large and by_row and _in_rows(c, c.params[i]):
+            yield from _tiles(c, i, max(1, TILE // c.params[i][0].numel()), flat=False)
         else:
             yield c if len(c.params) == 1 else c.part([i])
 
@@ -65,13 +68,22 @@ def run(line: Callable[[Chunk, Scalar], Sums], c: Chunk, gamma: Scalar, *, line_
     return sums
 
 
-def _tiles(c: Chunk, i: int, size: int) -> Iterator[Chunk]:
-    """Parameter i, flat, in pieces of a size."""
+def _in_rows(c: Chunk, x: Tensor) -> bool:
+    """Whether line 9 treats every x[i] by itself."""
+    return x.is_contiguous() and all(part is None or part.in_rows(x) for part in (c.constraint, c.penalty))
+
+
+def _tiles(c: Chunk, i: int, size: int, *, flat: bool = True) -> Iterator[Chunk]:
+    """Parameter i in pieces, of so many coordinates or rows."""
     state, grad = c.states[i], c.grads[i]
-    held = [name for name in c.names if name in state]
+    held = [name for name in (*c.names, *(() if flat else ("root",))) if name in state]
     other = {name: value for name, value in state.items() if name not in held}
-    x, *buffers = (torch.split(_flat(t), size) for t in (c.params[i], *(state[name] for name in held)))
-    grads = [None] * len(x) if grad is None else torch.split(_flat(grad), size)
+
+    def cut(t: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(_flat(t) if flat else t, size)
+
+    x, *buffers = (cut(t) for t in (c.params[i], *(state[name] for name in held)))
+    grads = [None] * len(x) if grad is None else cut(grad)
     for k, tile in enumerate(x):
         views = {name: buffer[k] for name, buffer in zip(held, buffers, strict=True)}
         yield c.replaced(params=[tile], grads=[grads[k]], states=[{**other, **views}])

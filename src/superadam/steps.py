@@ -38,7 +38,7 @@ def move(c: Chunk, gamma: Scalar, y: Tensor | None = None) -> None:
     if c.constraint is None and c.penalty is None:
         _free_move(c, gamma)
     else:
-        x, mu, target = c.x, c.mu, x_tilde(c, gamma, y)
+        x, mu, target = c.x, c.mu, x_tilde(c, gamma, y, roots=[state.get("root") for state in c.states])
         if c.matrix.watches_steps:
             c.matrix.moved(c, (x - target) / gamma)
         if isinstance(mu, float) and c.params[0].dtype == state_dtype(c.params[0]):
@@ -70,8 +70,11 @@ def _free_move(c: Chunk, gamma: Scalar) -> None:
         x.addcdiv_(g * eta, c.matrix.H(c), value=-1)
 
 
-def x_tilde(c: Chunk, gamma: Scalar, y: Tensor | None = None) -> Tensor:
-    """Line 9: the exact minimiser in the metric of H_t. Decoupled weight decay w first shrinks x_t to (1 - γw) x_t."""
+def x_tilde(c: Chunk, gamma: Scalar, y: Tensor | None = None, roots: list[Tensor | None] | None = None) -> Tensor:
+    """Line 9: the exact minimiser in the metric of H_t. Decoupled weight decay w first shrinks x_t to (1 - γw) x_t.
+
+    `y` is x_t - γ H_t⁻¹ g_t, if it is there already; it is written into. So are the roots of the last step.
+    """
     indifferent = c.penalty is None and c.constraint is not None and c.constraint.separable
     H = c.one if y is not None and indifferent else c.matrix.H(c)
     if y is None:
@@ -81,7 +84,10 @@ def x_tilde(c: Chunk, gamma: Scalar, y: Tensor | None = None) -> Tensor:
     tensors = y if isinstance(y, TensorList) else [y]
     d = H if c.penalty is None else H / gamma  # the size of the metric does not matter to a set
     metrics = d if isinstance(d, TensorList) else [d] * len(tensors)
-    solved = [combined_argmin(c.constraint, c.penalty, a, b) for a, b in zip(tensors, metrics, strict=True)]
+    solved = []
+    for a, b, state, root in zip(tensors, metrics, c.states, roots or [None] * len(tensors), strict=True):
+        mine = not torch.is_grad_enabled() and all(b is not tensor for tensor in state.values())
+        solved.append(combined_argmin(c.constraint, c.penalty, a, b, root=root, scratch=mine))
     return cast(Tensor, TensorList(solved)) if isinstance(y, TensorList) else solved[0]
 
 

@@ -15,9 +15,10 @@ False
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,7 +31,6 @@ __all__ = ["ConvexSet", "in_metric"]
 
 # Which coordinates make up one slice: all of them (None), or those along a dimension or several.
 Dim = int | tuple[int, ...] | None
-Owner = TypeVar("Owner")
 
 
 class ConvexSet(Part, kind="constraint"):
@@ -52,6 +52,14 @@ class ConvexSet(Part, kind="constraint"):
     def argmin(self, y: Tensor, d: Tensor | float) -> Tensor:
         """The point of the set nearest to y, where d weighs the coordinates."""
         raise NotImplementedError(f"{type(self).__name__} has no argmin")
+
+    def root_shape(self, x: Tensor) -> torch.Size | None:
+        """The shape of the roots that `argmin` finds for a tensor like x, if it takes those of the last step."""
+        return None
+
+    def in_rows(self, x: Tensor) -> bool:
+        """Whether every x[i] is in a set of its own, so that x can be cut along its first dimension."""
+        return False
 
     def violation(self, x: Tensor) -> Tensor:
         """How far x is outside, as a 0-d tensor: 0 for a feasible x."""
@@ -80,35 +88,50 @@ def _scalar_matrices() -> str:
     return f"matrices that have one: {', '.join(sorted(names))}"
 
 
-def in_metric(argmin: Callable[[Owner, Tensor, Tensor], Tensor]) -> Callable[[Owner, Tensor, Tensor | float], Tensor]:
-    """Check y and d, compute in float32 or better, and give the result the dtype of y."""
+def in_metric(argmin: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Check y and d, compute in float32 or better, and give the result the dtype of y.
+
+    The function may write into y and d: they are copies, unless they are given as `scratch`. If it solves an equation
+    it may take `root`, where it finds the root of the last equation, or zeros, and leaves that of this one.
+    """
+    takes_root = "root" in inspect.signature(argmin).parameters
 
     @functools.wraps(argmin)
     @torch.no_grad()
-    def checked(self: Owner, y: Tensor, d: Tensor | float) -> Tensor:
+    def checked(
+        self: Any, y: Tensor, d: Tensor | float, root: Tensor | None = None, *, scratch: bool = False
+    ) -> Tensor:
         if not y.is_floating_point():
             raise ValueError(f"y must be a real floating-point tensor, not {y.dtype}")
         dtype = torch.promote_types(y.dtype, torch.float32)
         if isinstance(d, Tensor) and d.dim() > 0:
             dtype = torch.promote_types(dtype, d.dtype)
-        d = torch.as_tensor(d, dtype=dtype, device=y.device)
-        if d.shape not in ((), y.shape):
-            raise ValueError(f"d must be a scalar or have the shape of y, {tuple(y.shape)}, not {tuple(d.shape)}")
-        if getattr(self, "scalar_metric", False) and d.dim() > 0:
+        metric = torch.as_tensor(d, dtype=dtype, device=y.device)
+        if metric.shape not in ((), y.shape):
+            raise ValueError(f"d must be a scalar or have the shape of y, {tuple(y.shape)}, not {tuple(metric.shape)}")
+        if getattr(self, "scalar_metric", False) and metric.dim() > 0:
             raise ValueError(f"{type(self).__name__} {_NEEDS_SCALAR}, so d must be a scalar; {_scalar_matrices()}")
-        if tracing.get():
-            return argmin(self, y, d)
         if y.numel() == 0:
             return y.clone()
-        # Two reductions and one look at the result: NaN fails every comparison.
-        (y_min, y_max), (d_min, d_max) = torch.aminmax(y), torch.aminmax(d)
-        if not (-math.inf < y_min) & (y_max < math.inf) & (d_min > 0) & (d_max < math.inf):
-            if d_min > 0 and d_max < math.inf:
-                raise ValueError(f"y must be finite; its least and largest elements are {y_min:g} and {y_max:g}")
-            raise ValueError(f"d must be positive and finite; its least and largest are {d_min:g} and {d_max:g}")
-        return argmin(self, y.to(dtype), d).to(y.dtype)
+        if not tracing.get():
+            _check_finite(y, metric)
+        own = y if scratch and y.dtype == dtype else y.to(dtype, copy=True)
+        if metric is d and not (scratch and d.dim() > 0):
+            metric = metric.clone()
+        solved = argmin(self, own, metric, root) if takes_root else argmin(self, own, metric)
+        return solved.to(y.dtype)
 
+    checked.takes_more = True  # type: ignore[attr-defined]
     return checked
+
+
+def _check_finite(y: Tensor, d: Tensor) -> None:
+    # Two reductions and one look at the result: NaN fails every comparison.
+    (y_min, y_max), (d_min, d_max) = torch.aminmax(y), torch.aminmax(d)
+    if not (-math.inf < y_min) & (y_max < math.inf) & (d_min > 0) & (d_max < math.inf):
+        if d_min > 0 and d_max < math.inf:
+            raise ValueError(f"y must be finite; its least and largest elements are {y_min:g} and {y_max:g}")
+        raise ValueError(f"d must be positive and finite; its least and largest are {d_min:g} and {d_max:g}")
 
 
 def check_radius(r: float) -> None:
@@ -134,6 +157,17 @@ def dims(y: Tensor, dim: Dim) -> tuple[int, ...]:
     if dim is None:
         return tuple(range(y.dim()))
     return dim if isinstance(dim, tuple) else (dim,)
+
+
+def slices_in_rows(x: Tensor, dim: Dim, *options: float | Tensor) -> bool:
+    """Whether slices along `dim` lie within the x[i], and the options are the same for all of them."""
+    return x.dim() > 1 and not any(isinstance(o, Tensor) for o in options) and all(i % x.dim() for i in dims(x, dim))
+
+
+def slice_shape(x: Tensor, dim: Dim) -> torch.Size:
+    """The shape of a tensor with one number for each slice."""
+    reduced = {i % x.dim() for i in dims(x, dim)} if x.dim() else set()
+    return torch.Size([1 if i in reduced else size for i, size in enumerate(x.shape)])
 
 
 def largest(excess: Tensor) -> Tensor:

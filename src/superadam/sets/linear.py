@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from superadam.parts import check
+from superadam.roots import Blocks
 from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like
 
 __all__ = ["Affine", "Halfspace", "Hyperplane"]
@@ -24,6 +25,8 @@ class OneRow(ConvexSet, abstract=True):
 
     def excess(self, x: Tensor) -> Tensor:
         """aᵀx - b."""
+        if not isinstance(self.a, Tensor):
+            return self.a * x.sum() - self.b
         return (like(self.a, x) * x).sum() - self.b
 
     def violated(self, excess: Tensor) -> Tensor:
@@ -32,14 +35,19 @@ class OneRow(ConvexSet, abstract=True):
 
     @in_metric
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
-        a = like(self.a, y)
-        step = a * (d.amax() / d)  # a multiple of a/d that does not overflow
-        step /= (a * step).sum()
         excess = self.excess(y)
-        outside = self.violated(excess)
-        x = torch.addcmul(y, step, outside * excess, value=-1)
-        # Once more, against the rounding errors of a large y.
-        return x.addcmul_(step, outside * self.excess(x), value=-1)
+        if not bool(self.violated(excess)):
+            return y
+        most = d.amax()
+        w = d.reciprocal_().mul_(most)  # a multiple of 1/d that does not overflow
+        a = like(self.a, y) if isinstance(self.a, Tensor) else y.new_tensor(self.a)
+        blocks = Blocks.of(tuple(range(y.dim())), y, w, a).parts
+        scale = torch.stack([(w_i * (a_i * a_i)).expand_as(y_i).sum() for y_i, w_i, a_i in blocks]).sum()
+        for _ in range(2):  # once more, against the rounding errors of a large y
+            t = self.excess(y) / scale
+            for y_i, w_i, a_i in blocks:
+                y_i.addcmul_(w_i, a_i * t, value=-1)
+        return y
 
     def violation(self, x: Tensor) -> Tensor:
         if x.numel() == 0:

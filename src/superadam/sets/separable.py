@@ -30,8 +30,8 @@ class Intervals(ConvexSet, abstract=True):
         lo, hi = self.bounds()
         lo, hi = -math.inf if lo is None else lo, math.inf if hi is None else hi
         if isinstance(lo, Tensor) or isinstance(hi, Tensor):
-            return y.clamp(like(lo, y), like(hi, y))
-        return y.clamp(lo, hi)
+            return y.clamp_(like(lo, y), like(hi, y))
+        return y.clamp_(lo, hi)
 
 
 class Box(Intervals):

@@ -9,7 +9,17 @@ from torch import Tensor
 
 from superadam.parts import check
 from superadam.roots import tolerance, water_level
-from superadam.sets.base import ConvexSet, Dim, check_finite, dims, in_metric, largest, like
+from superadam.sets.base import (
+    ConvexSet,
+    Dim,
+    check_finite,
+    dims,
+    in_metric,
+    largest,
+    like,
+    slice_shape,
+    slices_in_rows,
+)
 
 __all__ = ["CappedSimplex", "Simplex"]
 
@@ -32,8 +42,17 @@ class Simplex(ConvexSet):
         check(0 <= self.total < math.inf, "total", self.total, "0 <= total < inf")
 
     @in_metric
-    def argmin(self, y: Tensor, d: Tensor) -> Tensor:
-        return water_level(y, d, self.total, dims(y, self.dim))
+    def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
+        theta = water_level(y, d, self.total, dims(y, self.dim), start=root)
+        if root is not None:
+            root.copy_(theta)
+        return y
+
+    def root_shape(self, x: Tensor) -> torch.Size:
+        return slice_shape(x, self.dim)
+
+    def in_rows(self, x: Tensor) -> bool:
+        return slices_in_rows(x, self.dim)
 
     def violation(self, x: Tensor) -> Tensor:
         x = x.double()
@@ -68,7 +87,11 @@ class CappedSimplex(ConvexSet):
         room = cap.sum(dim).amin().item()
         if room < self.total * (1 - tolerance(y)):
             raise ValueError(f"CappedSimplex is empty: the caps sum to {room:g}, less than the total {self.total:g}")
-        return water_level(y, d, self.total, dim, cap)
+        water_level(y, d, self.total, dim, cap)
+        return y
+
+    def in_rows(self, x: Tensor) -> bool:
+        return slices_in_rows(x, self.dim, self.cap)
 
     def violation(self, x: Tensor) -> Tensor:
         x = x.double()

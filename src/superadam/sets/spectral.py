@@ -79,4 +79,6 @@ class NuclearBall(SingularValues):
         return sigma.sum(-1)
 
     def project(self, sigma: Tensor) -> Tensor:
-        return water_level(sigma, sigma.new_ones(()), self.r, (-1,))
+        x = sigma.clone()
+        water_level(x, x.new_ones(()), self.r, (-1,))
+        return x
