@@ -6,12 +6,14 @@ Each function takes a piece and γ, works in place, and returns sums over the pi
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from torch import Tensor
 
 from superadam import kernels, steps
 from superadam.chunks import Chunk
 from superadam.tensors import Scalar, TensorList
+from superadam.workspace import scratch
 
 __all__ = [
     "Line",
@@ -78,7 +80,7 @@ def measure(c: Chunk, gamma: Scalar) -> Sums:
 
 def fused_and_mix(c: Chunk, gamma: Scalar) -> Sums:
     """All lines, with torch's kernel for y = x_t - γ H_t⁻¹ g_t."""
-    y = c.x.clone()
-    kernels.adam(c, list(y) if isinstance(y, TensorList) else [y], gamma)
-    steps.move(c, gamma, y)
+    y = [scratch("y", x).copy_(x) if len(c.params) == 1 else x.clone() for x in c.params]
+    kernels.adam(c, y, gamma)
+    steps.move(c, gamma, y[0] if len(y) == 1 else cast(Tensor, TensorList(y)))
     return ()

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from superadam.parts import Part, check
 from superadam.roots import norm_root
-from superadam.sets.base import ConvexSet, Dim, dims, in_metric, slices_in_rows
+from superadam.sets.base import ConvexSet, Dim, dims, in_metric, slices_in_rows, solving
 
 __all__ = ["L1", "L2", "ElasticNet", "GroupLasso", "Penalty", "combined_argmin", "pair_objection"]
 
@@ -96,8 +96,9 @@ def _check_weight(name: str, value: float) -> None:
 
 
 def _soft(y: Tensor, threshold: Tensor) -> Tensor:
-    """sign(y) max(0, |y| - threshold)."""
-    return y - y.clamp(-threshold, threshold)
+    """sign(y) max(0, |y| - threshold), in place of y."""
+    near = y.minimum(threshold)
+    return y.sub_(torch.maximum(near, threshold.neg_(), out=near))
 
 
 class L1(Penalty):
@@ -142,7 +143,7 @@ class L2(Penalty):
 
     @in_metric
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
-        return y * (d / (d + self.lam))
+        return y.mul_(d / (d + self.lam))
 
     def value(self, x: Tensor) -> Tensor:
         return self.lam / 2 * x.square().sum()
@@ -168,7 +169,7 @@ class ElasticNet(Penalty):
 
     @in_metric
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
-        return _soft(y, self.l1 / d) * (d / (d + self.l2))
+        return _soft(y, self.l1 / d).mul_(d / (d + self.l2))
 
     def value(self, x: Tensor) -> Tensor:
         return self.l1 * x.abs().sum() + self.l2 / 2 * x.square().sum()
@@ -192,7 +193,7 @@ class GroupLasso(Penalty):
     def __post_init__(self) -> None:
         _check_weight("lam", self.lam)
 
-    @in_metric
+    @solving
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
         if self.lam == 0:
             return y

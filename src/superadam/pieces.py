@@ -16,7 +16,7 @@ from superadam import compiled
 from superadam.chunks import Chunk, state_dtype
 from superadam.tensors import Scalar
 
-__all__ = ["aligned", "pieces", "run"]
+__all__ = ["TILE", "aligned", "pieces", "run", "tiles"]
 
 Sums = tuple[Tensor, ...]
 
@@ -45,9 +45,9 @@ def pieces(c: Chunk, *, line_9: bool = True, cut: bool = True) -> Iterator[Chunk
     for i in sorted(set(range(len(c.params))) - set(small)):
         large = cut and c.params[i].numel() > TILE and aligned(c, [i])
         if large and by_coordinate:
-            yield from _tiles(c, i, TILE)
+            yield from tiles(c, i, TILE)
         elif large and by_row and _in_rows(c, c.params[i]):
-            yield from _tiles(c, i, max(1, TILE // c.params[i][0].numel()), flat=False)
+            yield from tiles(c, i, max(1, TILE // c.params[i][0].numel()), flat=False)
         else:
             yield c if len(c.params) == 1 else c.part([i])
 
@@ -62,7 +62,7 @@ def run(line: Callable[[Chunk, Scalar], Sums], c: Chunk, gamma: Scalar, *, line_
         if len(whole.params) > 1 or n <= SMALL or not aligned(whole):
             sums.append(line(whole, gamma))
             continue
-        first, *rest = _tiles(whole, 0, n - n % compiled.ROW if c.matrix.scalars else n)
+        first, *rest = tiles(whole, 0, n - n % compiled.ROW if c.matrix.scalars else n)
         sums.append(compiled.call(line, first, gamma))
         sums += [line(piece, gamma) for piece in rest]
     return sums
@@ -73,7 +73,7 @@ def _in_rows(c: Chunk, x: Tensor) -> bool:
     return x.is_contiguous() and all(part is None or part.in_rows(x) for part in (c.constraint, c.penalty))
 
 
-def _tiles(c: Chunk, i: int, size: int, *, flat: bool = True) -> Iterator[Chunk]:
+def tiles(c: Chunk, i: int, size: int, *, flat: bool = True) -> Iterator[Chunk]:
     """Parameter i in pieces, of so many coordinates or rows."""
     state, grad = c.states[i], c.grads[i]
     held = [name for name in (*c.names, *(() if flat else ("root",))) if name in state]

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from superadam.chunks import Chunk, state_dtype
 from superadam.penalties import combined_argmin
+from superadam.pieces import TILE, aligned, tiles
 from superadam.sets import ConvexSet
 from superadam.tensors import Scalar, TensorList, add_scaled
+from superadam.workspace import scratch
 
 __all__ = ["move", "nearest_point", "solve_jointly", "x_tilde"]
 
@@ -76,7 +78,7 @@ def x_tilde(c: Chunk, gamma: Scalar, y: Tensor | None = None, roots: list[Tensor
     `y` is x_t - γ H_t⁻¹ g_t, if it is there already; it is written into. So are the roots of the last step.
     """
     indifferent = c.penalty is None and c.constraint is not None and c.constraint.separable
-    H = c.one if y is not None and indifferent else c.matrix.H(c)
+    H = c.one if y is not None and indifferent else _metric(c)
     if y is None:
         y = _unconstrained(c, gamma, H)
     if not isinstance(gamma, Tensor) and gamma == 0:  # the metric H/γ is infinite, and y is x_t
@@ -89,6 +91,18 @@ def x_tilde(c: Chunk, gamma: Scalar, y: Tensor | None = None, roots: list[Tensor
         mine = not torch.is_grad_enabled() and all(b is not tensor for tensor in state.values())
         solved.append(combined_argmin(c.constraint, c.penalty, a, b, root=root, scratch=mine))
     return cast(Tensor, TensorList(solved)) if isinstance(y, TensorList) else solved[0]
+
+
+def _metric(c: Chunk) -> Tensor:
+    """H_t; by tiles, if that saves fresh memory."""
+    state = c.states[0]
+    tiled = len(c.params) == 1 and c.matrix.elementwise and not c.matrix.multiple_of_identity and aligned(c)
+    if not tiled or c.params[0].numel() <= TILE or not c.params[0].is_contiguous() or torch.is_grad_enabled():
+        return c.matrix.H(c)
+    H = scratch("H", state["g"])
+    for piece, part in zip(tiles(c, 0, TILE), H.view(-1).split(TILE), strict=True):
+        part.copy_(piece.matrix.H(piece))
+    return H
 
 
 def _unconstrained(c: Chunk, gamma: Scalar, H: Tensor) -> Tensor:

@@ -12,11 +12,11 @@ from superadam.sets.base import (
     check_finite,
     check_radius,
     dims,
-    in_metric,
     largest,
     like,
     slice_shape,
     slices_in_rows,
+    solving,
 )
 
 __all__ = ["L1Ball", "L2Ball"]
@@ -49,13 +49,13 @@ class L2Ball(ConvexSet):
         check_radius(self.r)
         check_finite("center", self.center)
 
-    @in_metric
+    @solving
     def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
         center, dim = like(self.center, y), dims(y, self.dim)
         if self.r == 0:
             return y.copy_(center)
         centered = isinstance(self.center, Tensor) or self.center != 0
-        inside = _norm((y - center if centered else y) / self.r, dim) <= 1 + tolerance(y)
+        inside = _norm(y - center if centered else y, dim) <= self.r * (1 + tolerance(y))
         if bool(inside.all()):
             return y
         feasible = y.clone() if bool(inside.any()) else None
@@ -100,7 +100,7 @@ class L1Ball(ConvexSet):
     def __post_init__(self) -> None:
         check_radius(self.r)
 
-    @in_metric
+    @solving
     def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
         dim = dims(y, self.dim)
         size = y.abs()

@@ -27,7 +27,7 @@ from superadam.matrices import Matrix
 from superadam.parts import Part, check
 from superadam.tensors import tracing
 
-__all__ = ["ConvexSet", "in_metric"]
+__all__ = ["ConvexSet", "in_metric", "solving"]
 
 # Which coordinates make up one slice: all of them (None), or those along a dimension or several.
 Dim = int | tuple[int, ...] | None
@@ -91,9 +91,20 @@ def _scalar_matrices() -> str:
 def in_metric(argmin: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Check y and d, compute in float32 or better, and give the result the dtype of y.
 
-    The function may write into y and d: they are copies, unless they are given as `scratch`. If it solves an equation
-    it may take `root`, where it finds the root of the last equation, or zeros, and leaves that of this one.
+    The function may write into y, which is a copy unless given as `scratch`. See `solving` for more.
     """
+    return _in_metric(argmin, writes_d=False)
+
+
+def solving(argmin: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`in_metric`, for a function that solves an equation. It may write into d, too.
+
+    If it takes `root`, it finds the root of the last equation there, or zeros, and leaves that of this one.
+    """
+    return _in_metric(argmin, writes_d=True)
+
+
+def _in_metric(argmin: Callable[..., Tensor], writes_d: bool) -> Callable[..., Tensor]:
     takes_root = "root" in inspect.signature(argmin).parameters
 
     @functools.wraps(argmin)
@@ -116,7 +127,7 @@ def in_metric(argmin: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if not tracing.get():
             _check_finite(y, metric)
         own = y if scratch and y.dtype == dtype else y.to(dtype, copy=True)
-        if metric is d and not (scratch and d.dim() > 0):
+        if writes_d and metric is d and not (scratch and d.dim() > 0):
             metric = metric.clone()
         solved = argmin(self, own, metric, root) if takes_root else argmin(self, own, metric)
         return solved.to(y.dtype)

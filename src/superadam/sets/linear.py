@@ -7,7 +7,7 @@ from torch import Tensor
 
 from superadam.parts import check
 from superadam.roots import Blocks
-from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like
+from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like, solving
 
 __all__ = ["Affine", "Halfspace", "Hyperplane"]
 
@@ -33,7 +33,7 @@ class OneRow(ConvexSet, abstract=True):
         """Whether x is outside, given aᵀx - b."""
         raise NotImplementedError(f"{type(self).__name__} has no violated")
 
-    @in_metric
+    @solving
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
         excess = self.excess(y)
         if not bool(self.violated(excess)):

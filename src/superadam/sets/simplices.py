@@ -14,11 +14,11 @@ from superadam.sets.base import (
     Dim,
     check_finite,
     dims,
-    in_metric,
     largest,
     like,
     slice_shape,
     slices_in_rows,
+    solving,
 )
 
 __all__ = ["CappedSimplex", "Simplex"]
@@ -41,7 +41,7 @@ class Simplex(ConvexSet):
     def __post_init__(self) -> None:
         check(0 <= self.total < math.inf, "total", self.total, "0 <= total < inf")
 
-    @in_metric
+    @solving
     def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
         theta = water_level(y, d, self.total, dims(y, self.dim), start=root)
         if root is not None:
@@ -81,7 +81,7 @@ class CappedSimplex(ConvexSet):
         check_finite("cap", self.cap)
         check((torch.as_tensor(self.cap) >= 0).all(), "cap", self.cap, "cap >= 0")
 
-    @in_metric
+    @solving
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
         cap, dim = like(self.cap, y), dims(y, self.dim)
         room = cap.sum(dim).amin().item()
