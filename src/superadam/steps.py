@@ -100,7 +100,7 @@ def _metric(c: Chunk) -> Tensor:
     if not tiled or c.params[0].numel() <= TILE or not c.params[0].is_contiguous() or torch.is_grad_enabled():
         return c.matrix.H(c)
     H = scratch("H", state["g"])
-    for piece, part in zip(tiles(c, 0, TILE), H.view(-1).split(TILE), strict=True):
+    for piece, part in zip(tiles(c, 0, TILE), torch.split(H.view(-1), TILE), strict=True):
         part.copy_(piece.matrix.H(piece))
     return H
 
