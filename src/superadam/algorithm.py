@@ -13,6 +13,7 @@ from superadam import steps
 from superadam.base import ComposedOptimizer, State
 from superadam.chunks import Chunk, Scalars, state_dtype
 from superadam.matrices import Matrix
+from superadam.sharding import Sharding, local, over_ranks, sharding, sums_over_ranks
 from superadam.tensors import Scalar, norm2
 
 __all__ = ["AlgorithmOne"]
@@ -67,7 +68,7 @@ class AlgorithmOne(ComposedOptimizer):
         chunks = self._chunks(kind)
         # Where nothing is summed over all of x, a chunk goes through all lines while it is in the cache.
         apart = not any(c.matrix.scalars or c.matrix.joint or c.group["clip"] is not None for c in chunks)
-        totals: dict[Matrix, tuple[Tensor, ...]] = {}
+        sums: dict[tuple[Matrix, Sharding], tuple[Tensor, ...]] = {}
         for c in chunks:
             if not c.paired:
                 c.count()
@@ -78,12 +79,12 @@ class AlgorithmOne(ComposedOptimizer):
             c.matrix.update(c, grad)
             if c.matrix.scalars:
                 home = self._scalars[c.matrix][c.matrix.scalars[0]]
-                sums = tuple(s.to(home) for s in c.matrix.measure(c, grad))
-                totals[c.matrix] = tuple(map(torch.add, totals[c.matrix], sums)) if c.matrix in totals else sums
+                key, new = (c.matrix, c.sharding), tuple(s.to(home) for s in c.matrix.measure(c, grad))
+                sums[key] = tuple(map(torch.add, sums[key], new)) if key in sums else new
             c.drop("paired", "restarted", "q", "dx")
             if then_move and apart:
                 steps.move(c, _gamma(c.group))
-        for matrix, total in totals.items():
+        for matrix, total in sums_over_ranks(sums).items():
             matrix.reduce(Scalars(self._scalars[matrix], rebind=self.defaults["differentiable"]), total)
         if self.defaults["differentiable"]:
             for group, parts in groups:
@@ -107,8 +108,12 @@ class AlgorithmOne(ComposedOptimizer):
         for bound in {c.group["clip"] for c in chunks} - {None}:
             clipped = [c for c in chunks if c.group["clip"] == bound]
             squares = [norm2(c.g.clone() if c.group["differentiable"] else c.g) for c in clipped]
-            norm = torch.stack([s.to(squares[0]) for s in squares]).sum().sqrt()
-            factor = (bound / norm).clamp(max=1.0)
+            sums: dict[tuple[None, Sharding], tuple[Tensor, ...]] = {}
+            for how in dict.fromkeys(c.sharding for c in clipped):
+                alike = [s.to(squares[0]) for c, s in zip(clipped, squares, strict=True) if c.sharding == how]
+                sums[None, how] = (torch.stack(alike).sum(),)
+            (norm2_,) = sums_over_ranks(sums)[None]
+            factor = (bound / norm2_.sqrt()).clamp(max=1.0)
             for c in clipped:
                 c.g.mul_(factor.to(c.params[0].device))
 
@@ -133,7 +138,7 @@ class AlgorithmOne(ComposedOptimizer):
     def feasibility(self) -> float:
         """How far the parameters are from their sets, at the most: 0 where all constraints hold."""
         worst = [
-            constraint.violation(p).item()
+            over_ranks(constraint.violation(local(p)), sharding(p), "max").item()
             for group in self.param_groups
             if (constraint := self._parts(group).constraint) is not None
             for p in group["params"]

@@ -15,6 +15,8 @@ from superadam.chunks import Chunk, real, state_dtype
 from superadam.matrices import Matrix
 from superadam.options import Composition
 from superadam.sets import ConvexSet
+from superadam.sharding import local, sharding
+from superadam.sharding import objection as sharding_objection
 
 __all__ = ["ComposedOptimizer"]
 
@@ -90,7 +92,7 @@ class ComposedOptimizer(Optimizer):
                 foreach = group["foreach"] if group["foreach"] is not None else p.device.type in ("cuda", "xpu", "mtia")
                 if foreach and not group["differentiable"]:
                     step = None if group["capturable"] else state["step"]
-                    alike.setdefault((p.device, p.dtype, step, of_kind), []).append(p)
+                    alike.setdefault((p.device, p.dtype, sharding(p), step, of_kind), []).append(p)
                 else:
                     alike[p] = [p]
             shared_parts = parts._asdict()
@@ -182,9 +184,28 @@ class ComposedOptimizer(Optimizer):
             options.refuse_misspelt(param_group, self.defaults)
             param_group = options.normalised({**self.defaults, **param_group})
         super().add_param_group(param_group)
+        self._check_places(self.param_groups[-1])
         constraint = self._parts(self.param_groups[-1]).constraint
         if constraint is not None:
             self._enter(constraint, self.param_groups[-1]["params"])
+
+    def _check_places(self, group: dict[str, Any]) -> None:
+        """Refuse the newest group if its parts cannot work on parameters where these are."""
+        parts, names = self._parts(group), group.get("param_names")
+        reasons = {sharding_objection(parts, group, p): j for j, p in reversed(list(enumerate(group["params"])))}
+        for reason in reasons.keys() - {None}:
+            self.param_groups.pop()
+            j = reasons[reason]
+            raise ValueError(f"Parameter {names[j] if names else j} is sharded, and {reason}")
+        if parts.matrix.joint:
+            sharing = [g for g in self.param_groups if self._parts(g).matrix == parts.matrix]
+            devices = sorted({str(p.device) for g in sharing for p in g["params"]})
+            if len(devices) > 1:
+                self.param_groups.pop()
+                raise ValueError(
+                    f"{parts.matrix} solves for all its parameters at once, which must be on one device, and they are "
+                    f"on {', '.join(devices)}: use a diagonal or a scalar matrix"
+                )
 
     @torch.no_grad()
     def _enter(self, constraint: ConvexSet, params: list[Tensor]) -> None:
@@ -195,7 +216,7 @@ class ComposedOptimizer(Optimizer):
             self.param_groups.pop()
             raise
         for p, x in zip(params, points, strict=True):
-            p.copy_(x)
+            local(p).copy_(x)
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain numbers, strings and tensors. Refused between the two half-steps of a batch."""

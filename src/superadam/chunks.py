@@ -17,6 +17,7 @@ from superadam.matrices import Matrix
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
+from superadam.sharding import Sharding, local, over_ranks, sharding
 from superadam.tensors import Scalar, TensorList
 
 __all__ = ["Chunk", "Scalars", "real", "state_dtype"]
@@ -92,7 +93,7 @@ class Chunk:
         if name in self.scalars:
             return self.scalars[name].to(self.params[0].device)
         if name in self.states[0]:
-            value = self.__dict__[name] = _join([state[name] for state in self.states])
+            value = self.__dict__[name] = _join([local(state[name]) for state in self.states])
             return value
         raise AttributeError(f"{type(self.matrix).__name__} has no buffer or scalar named {name!r}")
 
@@ -105,7 +106,12 @@ class Chunk:
 
     @property
     def x(self) -> Tensor:
-        return _join([real(p) for p in self.params])
+        return _join([real(local(p)) for p in self.params])
+
+    @property
+    def sharding(self) -> Sharding:
+        """How the processes divide these parameters."""
+        return sharding(self.params[0])
 
     @property
     def one(self) -> Tensor:
@@ -119,7 +125,7 @@ class Chunk:
     @property
     def grad(self) -> Tensor:
         """The newest gradient, in the dtype of the state, with the sign of a minimisation."""
-        grad = _join([real(cast(Tensor, p.grad).resolve_conj()).to(state_dtype(p)) for p in self.params])
+        grad = _join([real(local(cast(Tensor, p.grad)).resolve_conj()).to(state_dtype(p)) for p in self.params])
         if self.group["maximize"]:
             grad = -grad
         if self.group["weight_decay"] != 0 and not self.group["decoupled_weight_decay"]:
@@ -143,6 +149,12 @@ class Chunk:
     @property
     def alpha(self) -> Scalar:
         return self.schedule.first if "restarted" in self.states[0] else self.schedule.weight_of(self)
+
+    def whole_norm(self, tensor: Tensor) -> Tensor:
+        """The norm of a tensor of which `tensor` is what this process holds."""
+        if self.sharding is None:
+            return tensor.norm()
+        return over_ranks(tensor.norm().square(), self.sharding).sqrt()
 
     def at_step(self, formula: Callable[[Any, float], Any], ahead: int = 0) -> Scalar:
         """A formula of t and τ, at the step count of these parameters or later."""

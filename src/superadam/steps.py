@@ -14,6 +14,7 @@ from torch import Tensor
 from superadam.chunks import Chunk, state_dtype
 from superadam.penalties import combined_argmin
 from superadam.sets import ConvexSet
+from superadam.sharding import local
 from superadam.tensors import Scalar, TensorList, add_scaled
 
 __all__ = ["move", "nearest_point", "solve_jointly", "x_tilde"]
@@ -91,7 +92,7 @@ def x_tilde(c: Chunk, gamma: Scalar) -> Tensor:
 
 def nearest_point(constraint: ConvexSet, p: Tensor) -> Tensor:
     """The point of its set that a parameter is nearest to."""
-    return constraint.argmin(p.to(state_dtype(p)), 1.0)
+    return constraint.argmin(local(p).to(state_dtype(p)), 1.0)
 
 
 @torch.no_grad()
@@ -99,7 +100,7 @@ def _reproject(c: Chunk) -> None:
     step = c.states[0]["step"]
     if c.constraint is not None and (isinstance(step, Tensor) or step % REPROJECT_EVERY == 0):
         for p in c.params:
-            p.copy_(nearest_point(c.constraint, p))
+            local(p).copy_(nearest_point(c.constraint, p))
 
 
 def _decay(c: Chunk) -> float:
