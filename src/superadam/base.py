@@ -26,12 +26,14 @@ State = dict[str, Any]
 class ComposedOptimizer(Optimizer):
     """A torch optimizer whose param groups name their parts, and whose state is what the parts declare."""
 
+    found_inf: Tensor  # only while a GradScaler calls step()
+
     def __init__(self, params: ParamsT | nn.Module, defaults: dict[str, Any]) -> None:
         self.gradient_evaluations = 0
         self._modules: list[nn.Module] = []
         self._open: replay.Batch | None = None  # the batch of which the first half-step is done
         self._last: replay.Half | None = None  # the last half-step
-        self._dropped: replay.Batch | None = None  # the batch that restart() has left half done
+        self._dropped: replay.Batch | None = None  # the batch that restart() has left half done, or that overflowed
         self._parts_of: dict[Hashable, Composition] = {}
         self._scalars: dict[Matrix, dict[str, Tensor]] = {}
         replay.register(self)
@@ -127,6 +129,14 @@ class ComposedOptimizer(Optimizer):
                 ).detach()
         if not state.keys() >= set(matrix.scalars):
             state.update(self._shared(matrix))
+
+    def _create_state(self) -> None:
+        """The state that the gradients at hand need, as it is before the first step."""
+        for group in self.param_groups:
+            parts = self._parts(group)
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._init_state(group, parts, p)
 
     def _shared(self, matrix: Matrix) -> dict[str, Tensor]:
         """The scalars of a matrix, one tensor each for all its parameters."""

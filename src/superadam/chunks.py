@@ -152,9 +152,8 @@ class Chunk:
 
     def whole_norm(self, tensor: Tensor) -> Tensor:
         """The norm of a tensor of which `tensor` is what this process holds."""
-        if self.sharding is None:
-            return tensor.norm()
-        return over_ranks(tensor.norm().square(), self.sharding).sqrt()
+        norm: Tensor = torch.linalg.vector_norm(tensor)
+        return norm if self.sharding is None else over_ranks(norm.square(), self.sharding).sqrt()
 
     def at_step(self, formula: Callable[[Any, float], Any], ahead: int = 0) -> Scalar:
         """A formula of t and τ, at the step count of these parameters or later."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from superadam import options, replay
+from superadam import options, replay, scaling
 from superadam.algorithm import AlgorithmOne
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
@@ -100,6 +100,9 @@ class SuperAdam(AlgorithmOne):
     )
     """
 
+    # torch.amp.GradScaler then leaves to step() to unscale, and to skip what has overflowed: half-steps stay in phase
+    _step_supports_amp_scaling = True
+
     def __init__(
         self,
         params: ParamsT | nn.Module,
@@ -151,6 +154,11 @@ class SuperAdam(AlgorithmOne):
                 τ = 0, twice if τ > 0 (once at the very first batch). Without it the gradients must be there already.
         """
         self._accelerator_graph_capture_health_check()
+        if closure is not None and scaling.under_scaler(self):
+            raise RuntimeError(
+                "GradScaler looks at the gradients before step(closure) has any. Call scaler.step(opt) without a "
+                "closure, with tau > 0 in a loop over `superadam.twice(loader)`."
+            )
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             if closure is None:
                 self._half_step() if self.two_point else self._full_step(None)
@@ -171,7 +179,12 @@ class SuperAdam(AlgorithmOne):
         self._check_gradients()
         if closure is None:
             self.gradient_evaluations += 1
-        self._absorb(then_move=True)
+        overflow = scaling.unscale(self)
+        if overflow is not None and self.defaults["capturable"]:
+            with scaling.undone(self, where=overflow):
+                self._absorb(then_move=True)
+        elif not overflow:
+            self._absorb(then_move=True)
         return loss
 
     def _both_halves(self, closure: Callable[[], float]) -> float:
@@ -209,24 +222,37 @@ class SuperAdam(AlgorithmOne):
                 "gradients, computes the loss and calls backward; or loop "
                 "`for batch in superadam.twice(loader):`, where each batch comes twice."
             )
-        if half.batch is self._dropped:
-            raise RuntimeError("This batch was dropped by opt.restart(): go on with the next one of the `twice` loop.")
         if half == self._last:
             raise RuntimeError("Half-steps out of order: step() was called twice in one turn of the `twice` loop.")
+        if half.done < half.size:
+            raise RuntimeError(
+                f"step() after micro-batch {half.done} of {half.size}: with `twice(loader, accumulate=...)` call it when "
+                "all of them have been added up, `if turns.complete:`, where turns is what twice() returned."
+            )
+        if half.batch is self._dropped and self._open is None:
+            raise RuntimeError("This batch was dropped by opt.restart(): go on with the next one of the `twice` loop.")
         if self._open is not (half.batch if half.second else None):
             missed = "this batch's first turn" if half.second else "the last batch's second turn"
             raise RuntimeError(
                 f"Half-steps out of order: {missed} had no step(). Call opt.step() in both turns of every batch of the "
-                "`twice` loop, or opt.restart() to drop a batch that was left half done. (To accumulate gradients, use "
-                "step(closure) with a closure that goes over the micro-batches.)"
+                "`twice` loop, or opt.restart() to drop a batch that was left half done. (To accumulate gradients, "
+                "loop over `twice(loader, accumulate=n)`, or use step(closure) with a closure that goes over the "
+                "micro-batches.)"
             )
         self._check_gradients()
         self.gradient_evaluations += 1
+        overflow = bool(scaling.unscale(self))
         if half.second:
-            self._absorb(then_move=False)
+            if overflow and self._dropped is not half.batch:
+                self._void()
+            elif self._dropped is not half.batch:
+                self._absorb(then_move=False)
             self._open = None
         else:
-            self._to_next_point()
+            if overflow:  # nothing is touched: the pending move waits for the next batch
+                self._dropped = half.batch
+            else:
+                self._to_next_point()
             self._open = half.batch
         self._last = half
 
