@@ -79,10 +79,11 @@ def test_order_of_the_turns():
 def test_a_step_between_micro_batches_is_refused():
     model = network()
     opt = SuperAdam(model, tau=1.0)
-    with pytest.raises(RuntimeError, match=r"step\(\) after micro-batch 1 of 3.*turns\.complete"):
-        for batch in twice(micro_batches(3), accumulate=3):
-            model(batch).mean().backward()
+    for batch in twice(micro_batches(1) * 2, accumulate=2):
+        model(batch).mean().backward()
+        with pytest.raises(RuntimeError, match=r"step\(\) after micro-batch 1 of 2.*turns\.complete"):
             opt.step()
+        break
 
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, True, None])

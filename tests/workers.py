@@ -5,18 +5,17 @@ A scenario is a function of the world it runs in; what it returns on rank 0 is c
 
 import os
 import traceback
-from contextlib import nullcontext
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.debug import CommDebugMode
-from torch.nn.parallel import DistributedDataParallel
 
 from problems import CASES, LR
-from superadam import SuperAdam, create, penalties, sets, twice
+from superadam import SuperAdam, penalties, sets, twice
 
 BATCHES = 6
 
@@ -108,7 +107,67 @@ def fsdp(options):
     return scenario
 
 
+# What is saved by two processes and loaded by one and by four.
+SAVED = {
+    "case 1 tau=0": {"lr": 0.01},
+    "case 1 tau=1": {"lr": 0.01, "tau": 1.0, "weight_decay": 0.1, "clip": 0.5},
+    "case 3": {"matrix": CASES["3"], "lr": 0.05},
+    "case 4b tau=1": {"matrix": CASES["4b"], "lr": 0.005, "tau": 1.0, "constraint": sets.Box(-0.3, 0.3)},
+    "amsgrad, tensor lr, capturable": {
+        "matrix": "AMSGrad",
+        "lr": torch.tensor(0.01, dtype=torch.float64),
+        "tau": 1.0,
+        "capturable": True,
+    },
+}
+HALF = BATCHES // 2
+
+
+def saved(options, way):
+    """Train, save; in other worlds, load, go on. In no world: train without a break."""
+
+    def scenario(rank, world):
+        model = sharded(rank, world)
+        opt = SuperAdam(model, **options)
+        data = data_of(rank, world)
+        folder = f"{os.environ.get('SAVED_IN', '')}/{scenario.name}".replace(" ", "-")
+        if world == 0 or world == 2:
+            train(model, opt, data[:HALF])
+        if way == "flushed":
+            opt.flush()
+        elif way == "restarted":
+            opt.restart()
+        if world == 2:
+            dcp.save(state_of(model, opt, way), checkpoint_id=folder)
+        elif world > 0:
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.zero_()
+            if way == "plain":
+                opt.init_state()
+            state = state_of(model, opt, way)
+            dcp.load(state, checkpoint_id=folder)
+            if way == "plain":
+                model.load_state_dict(state["model"])
+                opt.load_state_dict(state["opt"])
+            else:
+                set_state_dict(model, opt, model_state_dict=state["model"], optim_state_dict=state["opt"])
+        train(model, opt, data[HALF:])
+        opt.flush()
+        return whole(model)
+
+    return scenario
+
+
+def state_of(model, opt, way):
+    if way == "plain":
+        return {"model": model.state_dict(), "opt": opt.state_dict()}
+    return dict(zip(("model", "opt"), get_state_dict(model, opt), strict=True))
+
+
 SCENARIOS = {f"fsdp {name}": fsdp(options) for name, options in COMPOSITIONS.items()}
+SCENARIOS |= {f"saved {name} {way}": saved(options, way) for name, options in SAVED.items() for way in ("dsd", "plain")}
+SCENARIOS |= {f"saved {way}": saved({"lr": 0.01, "tau": 1.0}, way) for way in ("flushed", "restarted")}
 for name, scenario in SCENARIOS.items():
     scenario.name = name
 

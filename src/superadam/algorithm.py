@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from superadam import steps
 from superadam.base import ComposedOptimizer, State
 from superadam.chunks import Chunk, Scalars, state_dtype
 from superadam.matrices import Matrix
+from superadam.options import gamma_of
 from superadam.sharding import Sharding, local, over_ranks, sharding, sums_over_ranks
 from superadam.tensors import Scalar, norm2
 
@@ -83,7 +83,7 @@ class AlgorithmOne(ComposedOptimizer):
                 sums[key] = tuple(map(torch.add, sums[key], new)) if key in sums else new
             c.drop("paired", "restarted", "q", "dx")
             if then_move and apart:
-                steps.move(c, _gamma(c.group))
+                steps.move(c, gamma_of(c.group))
         for matrix, total in sums_over_ranks(sums).items():
             matrix.reduce(Scalars(self._scalars[matrix], rebind=self.defaults["differentiable"]), total)
         if self.defaults["differentiable"]:
@@ -94,14 +94,14 @@ class AlgorithmOne(ComposedOptimizer):
         self._clip(chunks)
         if not then_move:
             for c in chunks:
-                gamma = _gamma(c.group)
+                gamma = gamma_of(c.group)
                 gamma = gamma.clone() if isinstance(gamma, Tensor) else gamma  # schedulers write into a tensor lr
                 for state in c.states:
                     state["gamma"] = gamma
         elif not apart:
             steps.solve_jointly(chunks)
             for c in chunks:
-                steps.move(c, _gamma(c.group))
+                steps.move(c, gamma_of(c.group))
 
     def _clip(self, chunks: list[Chunk]) -> None:
         """Bound the norm of g_t, over all parameters with an equal bound."""
@@ -158,7 +158,7 @@ class AlgorithmOne(ComposedOptimizer):
             chunks = [c for c in chunks if c.constraint is not None or c.penalty is not None]
             before = [c.x.clone() for c in chunks]
             for c in chunks:
-                c.x.copy_(steps.x_tilde(c, c.states[0].get("gamma", _gamma(c.group))))
+                c.x.copy_(steps.x_tilde(c, c.states[0].get("gamma", gamma_of(c.group))))
         try:
             yield
         finally:
@@ -190,15 +190,6 @@ class AlgorithmOne(ComposedOptimizer):
         for name in ("g", "q", "dx", "paired"):
             state.pop(name, None)
         state["step"] -= 1
-
-
-def _gamma(group: dict[str, Any]) -> Scalar:
-    """γ as a number where that needs no synchronisation with a device."""
-    lr = group["lr"]
-    if not isinstance(lr, Tensor):
-        return cast(float, lr)
-    on_host = lr.device.type == "cpu" and not group["capturable"] and not lr.requires_grad
-    return float(lr) if on_host else lr.reshape(())
 
 
 def _key(gamma: Scalar | None) -> Hashable:

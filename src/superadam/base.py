@@ -130,12 +130,12 @@ class ComposedOptimizer(Optimizer):
         if not state.keys() >= set(matrix.scalars):
             state.update(self._shared(matrix))
 
-    def _create_state(self) -> None:
-        """The state that the gradients at hand need, as it is before the first step."""
+    def init_state(self) -> None:
+        """Create the state that training would create, as it is before the first step: something to load into."""
         for group in self.param_groups:
             parts = self._parts(group)
             for p in group["params"]:
-                if p.grad is not None:
+                if p.requires_grad:
                     self._init_state(group, parts, p)
 
     def _shared(self, matrix: Matrix) -> dict[str, Tensor]:
@@ -240,13 +240,14 @@ class ComposedOptimizer(Optimizer):
         for group in state["param_groups"]:  # the dicts that are returned do not change as training goes on
             group.update({name: dict(value) for name, value in group.items() if isinstance(value, dict)})
         by_param = {index: dict(values) for index, values in state["state"].items()}
+        checkpoints.complete(self, state["param_groups"], by_param)
         return {**state, "state": by_param, "gradient_evaluations": self.gradient_evaluations}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned. Options are those that were saved; a different composition is refused."""
         self._normalise()
         with checkpoints.watched(self):
-            super().load_state_dict(state_dict)
+            super().load_state_dict(checkpoints.rejoined(state_dict))
 
     def _loaded(self, loaded: dict[str, Any]) -> None:
         """Before the user's own post hooks."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from superadam import options
 from superadam.chunks import real, state_dtype
 from superadam.options import Composition
+from superadam.sharding import like
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
@@ -21,6 +22,19 @@ def known_state(parts: Composition) -> set[str]:
     """What the state of a parameter may hold: the buffers and scalars of its parts, and the optimizer's own."""
     own = {"step", "gamma", "paired", "q", "dx"}
     return own.union(parts.estimator.buffers, parts.matrix.buffers, parts.matrix.scalars)
+
+
+def rejoined(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """A dict that `torch.distributed.checkpoint.load` has filled in, without the detour of its numbers.
+
+    It loads tensors in place, but writes what is none under "0" where the dict says 0.
+    """
+    state = state_dict["state"]
+    astray = {i for i in state if isinstance(i, int) and str(i) in state}
+    found = {
+        i: {**s, **state[str(i)]} if i in astray else s for i, s in state.items() if i not in set(map(str, astray))
+    }
+    return {**state_dict, "state": found} if astray else state_dict
 
 
 @contextmanager
@@ -71,6 +85,30 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                     )
 
 
+# In place of the γ of a pending move, in a checkpoint: no move is pending; nor is there a g (after `restart`).
+NO_MOVE, NO_G = -1.0, -2.0
+
+
+def complete(opt: ComposedOptimizer, groups: list[dict[str, Any]], states: dict[Any, dict[str, Any]]) -> None:
+    """Let the states of a two-point optimizer hold the same names whenever they are saved.
+
+    torch.distributed.checkpoint loads what the optimizer it loads into has a place for.
+    """
+    if not opt.two_point:
+        return
+    for group, saved in zip(opt.param_groups, groups, strict=True):
+        gamma, buffers = options.gamma_of(group), opt._parts(group).estimator.buffers
+        for index, p in zip(saved["params"], group["params"], strict=True):
+            state = states.get(index, {})
+            if not state or "gamma" in state:
+                continue
+            mark = NO_MOVE if "g" in state else NO_G
+            state["gamma"] = torch.full_like(gamma, mark).detach() if isinstance(gamma, Tensor) else mark
+            for name in buffers:
+                if name not in state:
+                    state[name] = torch.zeros_like(real(p), dtype=state_dtype(p)).detach()
+
+
 def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
     """Undo torch's cast of every state tensor to its parameter's dtype, and share no memory with the checkpoint."""
     for group, saved in zip(opt.param_groups, loaded["param_groups"], strict=True):
@@ -82,7 +120,13 @@ def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
                 elif isinstance(value, Tensor):
                     shaped = name in (*estimator.buffers, *matrix.buffers)  # scalars and gamma have dtypes of their own
                     dtype = state_dtype(p) if shaped else value.dtype
-                    opt.state[p][name] = value.detach().to(p.device, dtype, copy=True)
+                    value = value.detach().to(p.device, dtype, copy=True)
+                    opt.state[p][name] = like(value, p) if shaped else value
+            gamma = opt.state.get(p, {}).get("gamma", 0.0)
+            if gamma < 0:
+                del opt.state[p]["gamma"]
+                if gamma == NO_G:
+                    del opt.state[p]["g"]
 
 
 def _step(value: int | Tensor, p: Tensor, capturable: bool) -> int | Tensor:

@@ -17,6 +17,7 @@ from superadam.matrices import Matrix
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
+from superadam.sharding import local, over_ranks, sharding
 
 __all__ = ["SuperAdam"]
 
@@ -159,11 +160,25 @@ class SuperAdam(AlgorithmOne):
                 "GradScaler looks at the gradients before step(closure) has any. Call scaler.step(opt) without a "
                 "closure, with tau > 0 in a loop over `superadam.twice(loader)`."
             )
+        if closure is None and not self.state and self._nothing_to_learn():
+            self.init_state()
+            return None
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             if closure is None:
                 self._half_step() if self.two_point else self._full_step(None)
                 return None
             return self._both_halves(closure) if self.two_point else self._full_step(closure)
+
+    @torch.no_grad()
+    def _nothing_to_learn(self) -> bool:
+        """Whether γ = 0 and all gradients are zero: how torch.distributed.checkpoint asks for the state to be there."""
+        for lr in (group["lr"] for group in self.param_groups):
+            if (isinstance(lr, Tensor) and lr.device.type != "cpu") or lr != 0:
+                return False
+        seen = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if not seen or any(p.grad.layout is not torch.strided for p in seen):
+            return False
+        return not any(over_ranks(local(p.grad).count_nonzero(), sharding(p)) for p in seen)
 
     def _full_step(self, closure: Callable[[], float] | None) -> float | None:
         """τ = 0: x_n to x_{n+1}."""
@@ -226,8 +241,8 @@ class SuperAdam(AlgorithmOne):
             raise RuntimeError("Half-steps out of order: step() was called twice in one turn of the `twice` loop.")
         if half.done < half.size:
             raise RuntimeError(
-                f"step() after micro-batch {half.done} of {half.size}: with `twice(loader, accumulate=...)` call it when "
-                "all of them have been added up, `if turns.complete:`, where turns is what twice() returned."
+                f"step() after micro-batch {half.done} of {half.size}: with `twice(loader, accumulate=...)` call it "
+                "when all of them have been added up, `if turns.complete:`, where turns is what twice() returned."
             )
         if half.batch is self._dropped and self._open is None:
             raise RuntimeError("This batch was dropped by opt.restart(): go on with the next one of the `twice` loop.")

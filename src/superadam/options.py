@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from superadam.parts import check, nearest
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
+from superadam.tensors import Scalar
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
@@ -109,6 +110,15 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
         "constraint": None if parts.constraint is None else parts.constraint.spec(),
         "penalty": None if parts.penalty is None else parts.penalty.spec(),
     }
+
+
+def gamma_of(group: dict[str, Any]) -> Scalar:
+    """γ as a number where that needs no synchronisation with a device."""
+    lr = group["lr"]
+    if not isinstance(lr, Tensor):
+        return cast(float, lr)
+    on_host = lr.device.type == "cpu" and not group["capturable"] and not lr.requires_grad
+    return float(lr) if on_host else lr.reshape(())
 
 
 def describe(opt: ComposedOptimizer) -> str:

@@ -51,7 +51,7 @@ def unscale(opt: ComposedOptimizer) -> Tensor | None:
 @contextmanager
 def undone(opt: ComposedOptimizer, where: Tensor) -> Iterator[None]:
     """Undo what is done inside if `where` > 0, without the host's having to know. Needs a copy of x and the state."""
-    opt._create_state()
+    opt.init_state()
     params = [p for group in opt.param_groups for p in group["params"]]
     tensors = [local(p) for p in params if p in opt.state]
     tensors += [local(value) for p in params for value in opt.state.get(p, {}).values() if isinstance(value, Tensor)]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from superadam.parts import Part
 
-__all__ = ["Sharding", "local", "objection", "over_ranks", "sharding", "sums_over_ranks"]
+__all__ = ["Sharding", "like", "local", "objection", "over_ranks", "sharding", "sums_over_ranks"]
 
 Key = TypeVar("Key", bound=Hashable)
 # A device mesh and the dimensions of it that a tensor is cut along; None for a tensor that is here in full.
@@ -42,6 +42,15 @@ def sharding(x: Tensor) -> Sharding:
     mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
     cut = tuple(i for i, place in enumerate(placements) if place.is_shard() and mesh.size(i) > 1)
     return (mesh, cut) if cut else None
+
+
+def like(x: Tensor, p: Tensor) -> Tensor:
+    """x, cut as p is."""
+    if not _is_dtensor(p) or _is_dtensor(x):
+        return x
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(x, p.device_mesh, p.placements)  # type: ignore[attr-defined]
 
 
 def over_ranks(value: Tensor, how: Sharding, op: str = "sum") -> Tensor:
