@@ -13,6 +13,7 @@ from superadam.base import ComposedOptimizer, State
 from superadam.chunks import Chunk, Scalars, state_dtype
 from superadam.matrices import Matrix
 from superadam.options import gamma_of
+from superadam.rounding import precisely
 from superadam.sharding import Sharding, local, over_ranks, sharding, sums_over_ranks
 from superadam.tensors import Scalar, norm2
 
@@ -132,7 +133,7 @@ class AlgorithmOne(ComposedOptimizer):
                 steps.move(c, c.states[0]["gamma"])
                 c.drop("gamma")
             for c in self._chunks(lambda p, state: True if "g" in state else None):
-                c.estimator.settle(c)
+                precisely(c, c.estimator.settle)
 
     @torch.no_grad()
     def feasibility(self) -> float:

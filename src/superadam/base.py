@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from superadam import checkpoints, options, replay, steps
+from superadam import checkpoints, options, replay, rounding, steps
 from superadam.chunks import Chunk, real, state_dtype
 from superadam.matrices import Matrix
 from superadam.options import Composition
@@ -127,6 +127,7 @@ class ComposedOptimizer(Optimizer):
                     dtype=state_dtype(p),
                     memory_format=torch.preserve_format,
                 ).detach()
+        rounding.prepare(group, p, state, number=len(self.state))
         if not state.keys() >= set(matrix.scalars):
             state.update(self._shared(matrix))
 
@@ -202,11 +203,13 @@ class ComposedOptimizer(Optimizer):
     def _check_places(self, group: dict[str, Any]) -> None:
         """Refuse the newest group if its parts cannot work on parameters where these are."""
         parts, names = self._parts(group), group.get("param_names")
-        reasons = {sharding_objection(parts, group, p): j for j, p in reversed(list(enumerate(group["params"])))}
-        for reason in reasons.keys() - {None}:
-            self.param_groups.pop()
-            j = reasons[reason]
-            raise ValueError(f"Parameter {names[j] if names else j} is sharded, and {reason}")
+        for j, p in enumerate(group["params"]):
+            reason = rounding.objection(group, p)
+            if sharded := sharding_objection(parts, group, p):
+                reason = f"it is sharded, and {sharded}"
+            if reason is not None:
+                self.param_groups.pop()
+                raise ValueError(f"Parameter {names[j] if names else j}: {reason}")
         if parts.matrix.joint:
             sharing = [g for g in self.param_groups if self._parts(g).matrix == parts.matrix]
             devices = sorted({str(p.device) for g in sharing for p in g["params"]})

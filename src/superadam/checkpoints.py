@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def known_state(parts: Composition) -> set[str]:
     """What the state of a parameter may hold: the buffers and scalars of its parts, and the optimizer's own."""
-    own = {"step", "gamma", "paired", "q", "dx"}
+    own = {"step", "gamma", "paired", "q", "dx", "master", "number"}
     return own.union(parts.estimator.buffers, parts.matrix.buffers, parts.matrix.scalars)
 
 
@@ -30,10 +30,8 @@ def rejoined(state_dict: dict[str, Any]) -> dict[str, Any]:
     It loads tensors in place, but writes what is none under "0" where the dict says 0.
     """
     state = state_dict["state"]
-    astray = {i for i in state if isinstance(i, int) and str(i) in state}
-    found = {
-        i: {**s, **state[str(i)]} if i in astray else s for i, s in state.items() if i not in set(map(str, astray))
-    }
+    astray = {str(i) for i in state if isinstance(i, int)} & state.keys()
+    found = {i: {**own, **state.get(str(i), {})} for i, own in state.items() if i not in astray}
     return {**state_dict, "state": found} if astray else state_dict
 
 
@@ -77,7 +75,7 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                     f"The checkpoint is not one of this composition: it has {name!r} for parameter {index}, where "
                     f"{', '.join(sorted(known))} are known. Was it saved by another optimizer?"
                 )
-            for name in {*parts.estimator.buffers, *parts.matrix.buffers} & state.keys():
+            for name in {*parts.estimator.buffers, *parts.matrix.buffers, "master"} & state.keys():
                 if state[name].shape != real(p).shape:
                     raise ValueError(
                         f"The checkpoint does not fit the parameters: {name!r} of parameter {index} has shape "
@@ -118,7 +116,8 @@ def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
                 if name == "step":
                     opt.state[p]["step"] = _step(value, p, group["capturable"])
                 elif isinstance(value, Tensor):
-                    shaped = name in (*estimator.buffers, *matrix.buffers)  # scalars and gamma have dtypes of their own
+                    # scalars and gamma have dtypes of their own
+                    shaped = name in (*estimator.buffers, *matrix.buffers, "master")
                     dtype = state_dtype(p) if shaped else value.dtype
                     value = value.detach().to(p.device, dtype, copy=True)
                     opt.state[p][name] = like(value, p) if shaped else value

@@ -75,6 +75,9 @@ class SuperAdam(AlgorithmOne):
         decoupled_weight_decay: if False, w x_t is added to the gradient instead (the gradient of w/2 ‖x‖²).
         clip: bound on the norm of g_t, over all parameters whose groups have an equal bound.
         maximize: maximise f.
+        rounding: how an update of low-precision parameters, computed in float32, is rounded: to "nearest", which loses
+            small ones; "stochastic" (bfloat16 only), up or down at random with the right mean; "master" keeps x in
+            float32 too. Parameters in float32 or float64 are not concerned.
         foreach: work on lists of tensors; default: on accelerators.
         capturable: keep the step count on the device, for CUDA graphs.
         differentiable: let autograd differentiate through the step.
@@ -119,6 +122,7 @@ class SuperAdam(AlgorithmOne):
         decoupled_weight_decay: bool = True,
         clip: float | None = None,
         maximize: bool = False,
+        rounding: str = "nearest",
         foreach: bool | None = None,
         capturable: bool = False,
         differentiable: bool = False,
@@ -136,6 +140,7 @@ class SuperAdam(AlgorithmOne):
             "decoupled_weight_decay": decoupled_weight_decay,
             "clip": clip,
             "maximize": maximize,
+            "rounding": rounding,
             "foreach": foreach,
             "capturable": capturable,
             "differentiable": differentiable,

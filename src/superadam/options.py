@@ -13,6 +13,7 @@ from superadam.estimators import Estimator, Recursive
 from superadam.matrices import Matrix
 from superadam.parts import check, nearest
 from superadam.penalties import Penalty
+from superadam.rounding import ROUNDINGS
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
 from superadam.tensors import Scalar
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 # What the state of a parameter, or the view that a part has of it, calls by these names.
 RESERVED = {name for name in dir(Chunk) if not name.startswith("_")}.union(
-    Chunk.__annotations__, ("gamma", "q", "dx", "step", "restarted", "direction")
+    Chunk.__annotations__, ("gamma", "q", "dx", "step", "restarted", "direction", "master", "number")
 )
 
 
@@ -98,6 +99,7 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
     if not (wd >= 0 and math.isfinite(wd)):
         raise ValueError(f"Invalid weight_decay value: {wd}")
     check(clip is None or clip > 0, "clip", clip, "clip > 0, or None")
+    check(options["rounding"] in ROUNDINGS, "rounding", options["rounding"], f"one of {', '.join(ROUNDINGS)}")
     if options["differentiable"] and options["foreach"]:
         raise ValueError("foreach=True cannot be combined with differentiable=True: lists are updated in place")
     parts = Composition.of(options)
@@ -130,6 +132,7 @@ def describe(opt: ComposedOptimizer) -> str:
         where = " (in the gradient)" if group["weight_decay"] != 0 and not group["decoupled_weight_decay"] else ""
         decay = f"weight_decay={group['weight_decay']}{where}"
         numbers = f"lr={group['lr']}, {decay}, clip={group['clip']}, maximize={group['maximize']}"
+        numbers += "" if group["rounding"] == "nearest" else f", rounding={group['rounding']}"
         head = [f"(11) g: {estimator}", f"(4)  H: {matrix}", f"(10) mu, alpha: {schedule}"]
         head += [f"(9)  {name}: {part}" for name, part in (("X", constraint), ("h", penalty)) if part is not None]
         head.append(numbers)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from superadam.parts import Part
 
-__all__ = ["Sharding", "like", "local", "objection", "over_ranks", "sharding", "sums_over_ranks"]
+__all__ = ["Sharding", "like", "local", "objection", "over_ranks", "positions", "sharding", "sums_over_ranks"]
 
 Key = TypeVar("Key", bound=Hashable)
 # A device mesh and the dimensions of it that a tensor is cut along; None for a tensor that is here in full.
@@ -51,6 +51,20 @@ def like(x: Tensor, p: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(x, p.device_mesh, p.placements)  # type: ignore[attr-defined]
+
+
+def positions(x: Tensor) -> Tensor:
+    """The place of every coordinate that is here, among all of them."""
+    shape, offset = tuple(local(x).shape), (0,) * x.dim()
+    if _is_dtensor(x):
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
+        _, offset = compute_local_shape_and_global_offset(x.shape, mesh, placements)
+    places = torch.zeros((), dtype=torch.int64, device=x.device)
+    for whole, size, start in zip(x.shape, shape, offset, strict=True):
+        places = places[..., None] * whole + torch.arange(start, start + size, device=x.device)
+    return places
 
 
 def over_ranks(value: Tensor, how: Sharding, op: str = "sum") -> Tensor:
@@ -101,9 +115,8 @@ def objection(parts: Any, options: dict[str, Any], p: Tensor) -> str | None:
                 "or leave the parameter unsharded (its ignored_params)"
             )
         if any(_spans(value, p.dim(), dim) for value in part.spec().values() for dim in cut):
-            return (
-                f"{part} has an option with an element for each row of the parameter, which are divided: use a number"
-            )
+            name = type(part).__name__
+            return f"{name} has an option with an element for each slice of what the processes divide: use a number"
     return None
 
 

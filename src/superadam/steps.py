@@ -13,6 +13,7 @@ from torch import Tensor
 
 from superadam.chunks import Chunk, state_dtype
 from superadam.penalties import combined_argmin
+from superadam.rounding import precisely
 from superadam.sets import ConvexSet
 from superadam.sharding import local
 from superadam.tensors import Scalar, TensorList, add_scaled
@@ -32,6 +33,10 @@ def solve_jointly(chunks: list[Chunk]) -> None:
 
 def move(c: Chunk, gamma: Scalar) -> None:
     """From x_t to x_{t+1}."""
+    precisely(c, lambda c: _move(c, gamma))
+
+
+def _move(c: Chunk, gamma: Scalar) -> None:
     if isinstance(gamma, Tensor):
         gamma = gamma.to(c.params[0].device)
     c.estimator.rebase(c)
