@@ -63,7 +63,7 @@ def positions(x: Tensor) -> Tensor:
         _, offset = compute_local_shape_and_global_offset(x.shape, mesh, placements)
     places = torch.zeros((), dtype=torch.int64, device=x.device)
     for whole, size, start in zip(x.shape, shape, offset, strict=True):
-        places = places[..., None] * whole + torch.arange(start, start + size, device=x.device)
+        places = places.unsqueeze(-1) * whole + torch.arange(start, start + size, device=x.device)
     return places
 
 
