@@ -3,6 +3,7 @@
 torchrun --nproc-per-node 2 examples/fsdp_lm.py
 """
 
+import os
 import tempfile
 from pydoc_data.topics import topics
 
@@ -17,49 +18,46 @@ from superadam import SuperAdam, twice
 
 STEPS, BATCH, CONTEXT, WIDTH = 120, 8, 64, 64
 TEXT = torch.tensor(list("".join(topics.values()).encode("ascii", "ignore")))
+FOLDER = f"{tempfile.gettempdir()}/fsdp_lm-{os.getppid()}"  # one for all processes: torchrun started them
+MASK = nn.Transformer.generate_square_subsequent_mask(CONTEXT)
 
 
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed, self.places = nn.Embedding(128, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        options = {"dropout": 0.1, "batch_first": True, "norm_first": True}
-        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(WIDTH, 2, 4 * WIDTH, **options) for _ in range(2))
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(WIDTH, 2, 256, batch_first=True) for _ in range(2))
         self.out = nn.Linear(WIDTH, 128)
 
     def forward(self, tokens):
-        x = self.embed(tokens) + self.places(torch.arange(CONTEXT, device=tokens.device))
-        mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT, device=tokens.device)
+        x = self.embed(tokens) + self.places(torch.arange(CONTEXT))
         for block in self.blocks:
-            x = block(x, src_mask=mask, is_causal=True)
+            x = block(x, src_mask=MASK, is_causal=True)
         return self.out(x)
-
-
-def batches(steps, generator):
-    for _ in range(steps):
-        starts = torch.randint(len(TEXT) - CONTEXT - 1, (BATCH,), generator=generator)
-        windows = torch.stack([TEXT[i : i + CONTEXT + 1] for i in starts])
-        yield windows[:, :-1], windows[:, 1:]
 
 
 def setup():
     torch.manual_seed(0)
     model = Model()
-    for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+    for module in (*model.blocks, model):
+        fully_shard(module)
     return model, SuperAdam(model, lr=0.01, tau=1.0, clip=1.0)  # after fully_shard; the norm is over all processes
+
+
+def batches(steps, generator):
+    for _ in range(steps):
+        starts = torch.randint(len(TEXT) - CONTEXT, (BATCH, 1), generator=generator)
+        windows = TEXT[starts + torch.arange(CONTEXT + 1)]
+        yield windows[:, :-1], windows[:, 1:]
 
 
 def train(model, opt, steps, generator):
     for tokens, targets in twice(batches(steps, generator)):
-        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        loss = nn.functional.cross_entropy(model(tokens).mT, targets)
         loss.backward()
         opt.step()
         opt.zero_grad()
-    loss = loss.detach()
-    dist.all_reduce(loss)
-    return loss.item() / dist.get_world_size()
+    return loss.item()
 
 
 def main():
@@ -67,16 +65,12 @@ def main():
     generator = torch.Generator().manual_seed(dist.get_rank())  # each process draws its own batches
     model, opt = setup()
     losses = [train(model, opt, 1, generator), train(model, opt, STEPS // 2, generator)]
-
-    folder = [tempfile.mkdtemp()]  # of rank 0
-    dist.broadcast_object_list(folder)
-    dcp.save(dict(zip("mo", get_state_dict(model, opt), strict=True)), checkpoint_id=folder[0])
-    model, opt = setup()  # any number of processes can load it
+    dcp.save(dict(zip("mo", get_state_dict(model, opt), strict=True)), checkpoint_id=FOLDER)
+    model, opt = setup()  # this could be another number of processes
     state = dict(zip("mo", get_state_dict(model, opt), strict=True))
-    dcp.load(state, checkpoint_id=folder[0])
+    dcp.load(state, checkpoint_id=FOLDER)
     set_state_dict(model, opt, model_state_dict=state["m"], optim_state_dict=state["o"])
-
-    losses.append(train(model, opt, STEPS // 2, generator))
+    losses += [train(model, opt, STEPS // 2, generator)]
     opt.flush()
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} processes, loss per byte: " + " → ".join(f"{loss:.2f}" for loss in losses))

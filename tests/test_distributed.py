@@ -1,6 +1,10 @@
 """Several processes take the steps that one would take on the joint batch."""
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +22,7 @@ BY_FOUR = [
 ]
 BY_ONE = ["fsdp case 2 tau=1.0", *(name for name in SCENARIOS if name.startswith("saved") and name != "saved by one")]
 TOLERANCE = 1e-10
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +113,20 @@ def test_joint_matrix_on_several_devices_is_refused():
     with pytest.raises(ValueError, match="one device"):
         opt.add_param_group({"params": params[1:]})
     assert len(opt.param_groups) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("ddp_digits", r"2 processes, 400 gradients, test accuracy 9[5-9]"),
+        ("fsdp_lm", r"2 processes, loss per byte: 5\.\d+ → 2\.\d+ → 2\.\d+"),
+    ],
+)
+def test_example(name, says):
+    """As its first lines say to run it."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", "localhost:0", EXAMPLES / f"{name}.py"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200, check=True)
+    assert re.search(says, done.stdout), done.stdout

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
@@ -400,13 +400,16 @@ SAVED = {
 }
 
 
-def state_of(model, opt, plain):
-    if plain:
+def state_of(model, opt, style):
+    if style == "plain":
         return {"model": model.state_dict(), "opt": opt.state_dict()}
-    return dict(zip(("model", "opt"), get_state_dict(model, opt), strict=True))
+    return dict(zip(("model", "opt"), get_state_dict(model, opt, options=STYLES[style]), strict=True))
 
 
-def save_and_load(rank, world, name, options, way="", plain=False):
+STYLES = {"nested": StateDictOptions(), "flat": StateDictOptions(flatten_optimizer_state_dict=True)}
+
+
+def save_and_load(rank, world, name, options, way="", style="nested"):
     """Two processes train and save. Others load and go on. No process (world 0): train without a break."""
     model = sharded(world)
     opt = SuperAdam(model, **options)
@@ -416,20 +419,21 @@ def save_and_load(rank, world, name, options, way="", plain=False):
         train(model, opt, data[:HALF])
         {"flush": opt.flush, "restart": opt.restart}.get(way, lambda: None)()
     if world == 2:
-        dcp.save(state_of(model, opt, plain), checkpoint_id=folder)
+        dcp.save(state_of(model, opt, style), checkpoint_id=folder)
     elif world > 0:
         with torch.no_grad():
             for p in model.parameters():
                 p.zero_()
-        if plain:
+        if style == "plain":
             opt.init_state()
-        state = state_of(model, opt, plain)
+        state = state_of(model, opt, style)
         dcp.load(state, checkpoint_id=folder)
-        if plain:
+        if style == "plain":
             model.load_state_dict(state["model"])
             opt.load_state_dict(state["opt"])
         else:
-            set_state_dict(model, opt, model_state_dict=state["model"], optim_state_dict=state["opt"])
+            parts = {"model_state_dict": state["model"], "optim_state_dict": state["opt"]}
+            set_state_dict(model, opt, **parts, options=STYLES[style])
     train(model, opt, data[HALF:])
     opt.flush()
     return whole(model)
@@ -455,7 +459,8 @@ for name, options in SAVED.items():
 for way in ("flush", "restart"):
     scenario(f"saved after {way}", save_and_load, way, {"lr": 0.01, "tau": 1.0}, way)
 for tau in (0.0, 1.0):
-    scenario(f"saved plainly tau={tau}", save_and_load, f"plain {tau}", {"lr": 0.01, "tau": tau}, "", True)
+    scenario(f"saved plainly tau={tau}", save_and_load, f"plain {tau}", {"lr": 0.01, "tau": tau}, "", "plain")
+    scenario(f"saved flat tau={tau}", save_and_load, f"flat {tau}", {"lr": 0.01, "tau": tau}, "", "flat")
 scenario("saved by one", from_one_process)
 
 

@@ -126,6 +126,7 @@ class AlgorithmOne(ComposedOptimizer):
         """
         if self._open is not None:
             raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
+        self._unmark()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             pending = self._chunks(lambda p, state: (_key(state["gamma"]),) if "gamma" in state else None)
             steps.solve_jointly(pending)

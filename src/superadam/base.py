@@ -34,6 +34,7 @@ class ComposedOptimizer(Optimizer):
         self._open: replay.Batch | None = None  # the batch of which the first half-step is done
         self._last: replay.Half | None = None  # the last half-step
         self._dropped: replay.Batch | None = None  # the batch that restart() has left half done, or that overflowed
+        self._marked: dict[int, State] = {}  # the states that init_state has created, until the first step
         self._parts_of: dict[Hashable, Composition] = {}
         self._scalars: dict[Matrix, dict[str, Tensor]] = {}
         replay.register(self)
@@ -52,7 +53,7 @@ class ComposedOptimizer(Optimizer):
         return any(self._parts(group).two_point for group in self.param_groups)
 
     def _pending(self) -> bool:
-        return any("gamma" in state for state in self.state.values())
+        return any("gamma" in state and id(state) not in self._marked for state in self.state.values())
 
     def _parts(self, group: dict[str, Any]) -> Composition:
         specs = [group[name] for name in ("estimator", "matrix", "schedule", "constraint", "penalty")]
@@ -136,8 +137,18 @@ class ComposedOptimizer(Optimizer):
         for group in self.param_groups:
             parts = self._parts(group)
             for p in group["params"]:
+                new = p not in self.state
                 if p.requires_grad:
                     self._init_state(group, parts, p)
+                if new and p in self.state and self.two_point:
+                    checkpoints.mark(group, p, parts, self.state[p])
+                    self._marked[id(self.state[p])] = self.state[p]
+
+    def _unmark(self) -> None:
+        """Training goes on without what `init_state` has put in place of a pending move."""
+        for state in self._marked.values():
+            state.pop("gamma", None)
+        self._marked = {}
 
     def _shared(self, matrix: Matrix) -> dict[str, Tensor]:
         """The scalars of a matrix, one tensor each for all its parameters."""
@@ -256,6 +267,7 @@ class ComposedOptimizer(Optimizer):
         """Before the user's own post hooks."""
         checkpoints.keep_dtypes(self, loaded)
         self._open = self._last = None
+        self._marked = {}
         self._tie_scalars()
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
 
@@ -267,6 +279,8 @@ class ComposedOptimizer(Optimizer):
         super().__setstate__(state)
         self._parts_of = {}
         self._last = self._dropped = None
+        self._marked = {}
+        checkpoints.unmark(self.state.values())
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
         self._tie_scalars()

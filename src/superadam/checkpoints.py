@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -95,16 +95,28 @@ def complete(opt: ComposedOptimizer, groups: list[dict[str, Any]], states: dict[
     if not opt.two_point:
         return
     for group, saved in zip(opt.param_groups, groups, strict=True):
-        gamma, buffers = options.gamma_of(group), opt._parts(group).estimator.buffers
         for index, p in zip(saved["params"], group["params"], strict=True):
-            state = states.get(index, {})
-            if not state or "gamma" in state:
-                continue
-            mark = NO_MOVE if "g" in state else NO_G
-            state["gamma"] = torch.full_like(gamma, mark).detach() if isinstance(gamma, Tensor) else mark
-            for name in buffers:
-                if name not in state:
-                    state[name] = torch.zeros_like(real(p), dtype=state_dtype(p)).detach()
+            if states.get(index):
+                mark(group, p, opt._parts(group), states[index])
+
+
+def mark(group: dict[str, Any], p: Tensor, parts: Composition, state: dict[str, Any]) -> None:
+    """Say in the state of a parameter that no move is pending, if so, and give g a place."""
+    if "gamma" in state:
+        return
+    gamma, why = options.gamma_of(group), NO_MOVE if "g" in state else NO_G
+    state["gamma"] = torch.full_like(gamma, why).detach() if isinstance(gamma, Tensor) else why
+    for name in set(parts.estimator.buffers) - state.keys():
+        state[name] = torch.zeros_like(real(p), dtype=state_dtype(p)).detach()
+
+
+def unmark(states: Iterable[dict[str, Any]]) -> None:
+    for state in states:
+        gamma = state.get("gamma", 0.0)
+        if gamma < 0:
+            del state["gamma"]
+            if gamma == NO_G:
+                del state["g"]
 
 
 def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
@@ -121,11 +133,9 @@ def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
                     dtype = state_dtype(p) if shaped else value.dtype
                     value = value.detach().to(p.device, dtype, copy=True)
                     opt.state[p][name] = like(value, p) if shaped else value
-            gamma = opt.state.get(p, {}).get("gamma", 0.0)
-            if gamma < 0:
-                del opt.state[p]["gamma"]
-                if gamma == NO_G:
-                    del opt.state[p]["g"]
+            if "gamma" in loaded["state"].get(index, {}):
+                opt.state[p].setdefault("gamma", loaded["state"][index]["gamma"])
+                unmark([opt.state[p]])
 
 
 def _step(value: int | Tensor, p: Tensor, capturable: bool) -> int | Tensor:

@@ -165,9 +165,10 @@ class SuperAdam(AlgorithmOne):
                 "GradScaler looks at the gradients before step(closure) has any. Call scaler.step(opt) without a "
                 "closure, with tau > 0 in a loop over `superadam.twice(loader)`."
             )
-        if closure is None and not self.state and self._nothing_to_learn():
+        if closure is None and not self.state and replay.current() is None and self._nothing_to_learn():
             self.init_state()
             return None
+        self._unmark()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             if closure is None:
                 self._half_step() if self.two_point else self._full_step(None)
