@@ -17,11 +17,13 @@ from workers import SCENARIOS
 # What four processes run: one of each kind. Two run everything.
 BY_FOUR = [
     *("fsdp case 1 tau=0.0", "fsdp case 1 tau=1.0", "fsdp case 2 tau=1.0", "fsdp case 3 tau=0.0"),
-    *("fsdp case 4b tau=1.0", "fsdp rows tau=1", "fsdp clip tau=1 foreach", "fsdp hybrid"),
+    *("fsdp case 4b tau=1.0", "fsdp rows tau=1", "fsdp clip tau=1 foreach"),
+    *("fsdp hybrid", "fsdp tensor-parallel"),
     *("ddp case 2 tau=1 half-steps", "saved case 1 tau=1", "saved case 4b tau=1", "saved plainly tau=1.0"),
 ]
 BY_ONE = ["fsdp case 2 tau=1.0", *(name for name in SCENARIOS if name.startswith("saved") and name != "saved by one")]
 TOLERANCE = 1e-10
+MESHES = ("fsdp hybrid", "fsdp tensor-parallel")  # of 2 × 2 processes
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -33,7 +35,7 @@ def start(tmp_path_factory):
 
     def run(world):
         if world not in done:
-            by_two = [name for name in SCENARIOS if name != "fsdp hybrid"]
+            by_two = [name for name in SCENARIOS if name not in MESHES]
             names = {1: BY_ONE, 2: by_two, 4: BY_FOUR}[world]
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("SAVED_IN", str(folder))
@@ -61,7 +63,7 @@ COMPARED = [name for name in SCENARIOS if not name.startswith(("count", "refused
 @pytest.mark.parametrize(
     ("world", "name"),
     [
-        *[(2, name) for name in COMPARED if name != "fsdp hybrid"],
+        *[(2, name) for name in COMPARED if name not in MESHES],
         *[pytest.param(1, name, marks=pytest.mark.slow) for name in BY_ONE],
         *[pytest.param(4, name, marks=pytest.mark.slow) for name in BY_FOUR],
     ],

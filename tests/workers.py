@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -161,6 +162,22 @@ def run_hybrid(rank, world):
     return whole(model)
 
 
+def run_tensor_parallel(rank, world):
+    """Layers divided over two processes, and each part over two more."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    data = data_of(0, 0)
+    if world > 0:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "layers"))
+        parallelize_module(model, mesh["layers"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        fully_shard(model, mesh=mesh["data"])
+        data = data_of(mesh.get_local_rank("data"), 2)
+    opt = SuperAdam(model, lr=0.005, tau=1.0, matrix="GradientNorm", clip=0.5)
+    train(model, opt, data)
+    opt.flush()
+    return whole(model)
+
+
 def run_scaler(rank, world, tau, overflow):
     """An overflow in one process's part of one gradient."""
     model = sharded(world)
@@ -224,6 +241,7 @@ scenario("fsdp half-steps", run_half_steps)
 scenario("fsdp columns", run_columns)
 scenario("fsdp positions", run_positions)
 scenario("fsdp hybrid", run_hybrid)
+scenario("fsdp tensor-parallel", run_tensor_parallel)
 for tau, overflow in ((0.0, 2), (1.0, 4), (1.0, 5)):
     scenario(f"fsdp scaler tau={tau} {overflow}", run_scaler, tau, overflow)
 scenario("refused", refused)

@@ -141,8 +141,17 @@ class ComposedOptimizer(Optimizer):
                 if p.requires_grad:
                     self._init_state(group, parts, p)
                 if new and p in self.state and self.two_point:
-                    checkpoints.mark(group, p, parts, self.state[p])
                     self._marked[id(self.state[p])] = self.state[p]
+        self._mark()
+
+    def _mark(self) -> None:
+        """Say in the states that `init_state` has created that no move is pending, in the dtype of the present lr."""
+        for group in self.param_groups if self._marked else ():
+            for p in group["params"]:
+                state = self._marked.get(id(self.state.get(p)))
+                if state is not None:
+                    state.pop("gamma", None)
+                    checkpoints.mark(group, p, self._parts(group), state)
 
     def _unmark(self) -> None:
         """Training goes on without what `init_state` has put in place of a pending move."""
@@ -245,6 +254,7 @@ class ComposedOptimizer(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The state as plain numbers, strings and tensors. Refused between the two half-steps of a batch."""
         self._normalise()
+        self._mark()
         if self._open is not None:
             raise RuntimeError(
                 "state_dict() between the two half-steps of a batch, which could not be resumed from. Save after the "

@@ -40,7 +40,7 @@ def sharding(x: Tensor) -> Sharding:
     if not _is_dtensor(x):
         return None
     mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
-    cut = tuple(i for i, place in enumerate(placements) if place.is_shard() and mesh.size(i) > 1)
+    cut = tuple(i for i, place in enumerate(placements) if not place.is_replicate() and mesh.size(i) > 1)
     return (mesh, cut) if cut else None
 
 
