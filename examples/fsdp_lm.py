@@ -46,8 +46,7 @@ def setup():
 
 def batches(steps, generator):
     for _ in range(steps):
-        starts = torch.randint(len(TEXT) - CONTEXT, (BATCH, 1), generator=generator)
-        windows = TEXT[starts + torch.arange(CONTEXT + 1)]
+        windows = TEXT[torch.randint(len(TEXT) - CONTEXT, (BATCH, 1), generator=generator) + torch.arange(CONTEXT + 1)]
         yield windows[:, :-1], windows[:, 1:]
 
 
@@ -67,8 +66,7 @@ def main():
     losses = [train(model, opt, 1, generator), train(model, opt, STEPS // 2, generator)]
     dcp.save(dict(zip("mo", get_state_dict(model, opt), strict=True)), checkpoint_id=FOLDER)
     model, opt = setup()  # this could be another number of processes
-    state = dict(zip("mo", get_state_dict(model, opt), strict=True))
-    dcp.load(state, checkpoint_id=FOLDER)
+    dcp.load(state := dict(zip("mo", get_state_dict(model, opt), strict=True)), checkpoint_id=FOLDER)
     set_state_dict(model, opt, model_state_dict=state["m"], optim_state_dict=state["o"])
     losses += [train(model, opt, STEPS // 2, generator)]
     opt.flush()
