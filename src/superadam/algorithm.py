@@ -12,7 +12,7 @@ from superadam import steps
 from superadam.base import ComposedOptimizer, State
 from superadam.chunks import Chunk, Scalars, state_dtype
 from superadam.matrices import Matrix
-from superadam.options import gamma_of
+from superadam.options import gamma_of as _gamma
 from superadam.rounding import precisely
 from superadam.sharding import Sharding, local, over_ranks, sharding, sums_over_ranks
 from superadam.tensors import Scalar, norm2
@@ -84,7 +84,7 @@ class AlgorithmOne(ComposedOptimizer):
                 sums[key] = tuple(map(torch.add, sums[key], new)) if key in sums else new
             c.drop("paired", "restarted", "q", "dx")
             if then_move and apart:
-                steps.move(c, gamma_of(c.group))
+                steps.move(c, _gamma(c.group))
         for matrix, total in sums_over_ranks(sums).items():
             matrix.reduce(Scalars(self._scalars[matrix], rebind=self.defaults["differentiable"]), total)
         if self.defaults["differentiable"]:
@@ -95,14 +95,14 @@ class AlgorithmOne(ComposedOptimizer):
         self._clip(chunks)
         if not then_move:
             for c in chunks:
-                gamma = gamma_of(c.group)
+                gamma = _gamma(c.group)
                 gamma = gamma.clone() if isinstance(gamma, Tensor) else gamma  # schedulers write into a tensor lr
                 for state in c.states:
                     state["gamma"] = gamma
         elif not apart:
             steps.solve_jointly(chunks)
             for c in chunks:
-                steps.move(c, gamma_of(c.group))
+                steps.move(c, _gamma(c.group))
 
     def _clip(self, chunks: list[Chunk]) -> None:
         """Bound the norm of g_t, over all parameters with an equal bound."""
@@ -160,7 +160,7 @@ class AlgorithmOne(ComposedOptimizer):
             chunks = [c for c in chunks if c.constraint is not None or c.penalty is not None]
             before = [c.x.clone() for c in chunks]
             for c in chunks:
-                c.x.copy_(steps.x_tilde(c, c.states[0].get("gamma", gamma_of(c.group))))
+                c.x.copy_(steps.x_tilde(c, c.states[0].get("gamma", _gamma(c.group))))
         try:
             yield
         finally:
