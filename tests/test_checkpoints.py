@@ -2,6 +2,7 @@
 
 import copy
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from problems import CASES, LR, Stochastic, SuperAdam
+from problems import CASES, LR, Stochastic, SuperAdam, train
 from superadam import matrices, schedules, twice
 
 SAMPLES = list(range(10))
@@ -552,3 +553,49 @@ def test_loading_drops_a_batch_that_is_half_done():
         break
     run.load(saved)
     assert identical(run.finish(SAMPLES[3:]), Run(tau=1.0, half_steps=True).finish(SAMPLES))
+
+
+@pytest.mark.parametrize("how", ["copy", "pickle"])
+@pytest.mark.parametrize("lr", [0.01, torch.tensor(0.01, dtype=torch.float64)], ids=["number", "tensor"])
+def test_a_state_created_ahead_changes_nothing(lr, how):
+    """`init_state` makes a place for a pending move, which is not mistaken for one: not in a copy either."""
+    problem = Stochastic()
+    points = []
+    for ahead in (False, True):
+        params = problem.params()
+        opt = SuperAdam(params, lr=lr, tau=1.0, capturable=isinstance(lr, torch.Tensor))
+        if ahead:
+            opt.init_state()
+            assert not opt._pending()
+            assert "pending" not in repr(opt)
+            names = {name for state in opt.state_dict()["state"].values() for name in state}
+            assert names == {"step", "g", "v", "gamma"}
+            opt = copy.deepcopy(opt) if how == "copy" else pickle.loads(pickle.dumps(opt))
+            params = opt.param_groups[0]["params"]
+        points.append(train(problem, opt, params, range(6))[1])
+    torch.testing.assert_close(*points, rtol=0, atol=0)
+
+
+def test_flush_of_a_state_created_ahead_moves_nothing():
+    problem = Stochastic()
+    params = problem.params()
+    opt = SuperAdam(params, lr=1.0, tau=1.0)
+    opt.init_state()
+    opt.flush()
+    torch.testing.assert_close(problem.join(params).detach(), problem.x_1, rtol=0, atol=0)
+    assert opt.gradient_evaluations == 0
+
+
+def test_a_first_step_with_nothing_to_learn_only_creates_the_state():
+    """So torch.distributed.checkpoint asks for it. Zero gradients later, or with lr > 0, are a step like any other."""
+    problem = Stochastic()
+    for tau in (0.0, 1.0):
+        params = problem.params()
+        opt = SuperAdam(params, lr=0.0, tau=tau)
+        for p in params:
+            p.grad = torch.zeros_like(p)
+        opt.step()
+        assert {state["step"] for state in opt.state.values()} == {0}
+    opt = SuperAdam(params, lr=0.1)
+    opt.step()
+    assert {state["step"] for state in opt.state.values()} == {1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,7 +13,10 @@ from superadam import kernels, lines, steps
 from superadam.base import ComposedOptimizer, State
 from superadam.chunks import Chunk, Scalars, state_dtype
 from superadam.matrices import Matrix
+from superadam.options import gamma_of as _gamma
 from superadam.pieces import run
+from superadam.rounding import precisely
+from superadam.sharding import Sharding, local, over_ranks, sharding, sums_over_ranks
 from superadam.tensors import Scalar, norm2
 
 __all__ = ["AlgorithmOne"]
@@ -71,7 +74,7 @@ class AlgorithmOne(ComposedOptimizer):
             return None if p.grad is None else ("paired" in state, "restarted" in state)
 
         chunks = self._chunks(kind)
-        sums: dict[Matrix, list[lines.Sums]] = {}
+        sums: dict[tuple[Matrix, Sharding], list[lines.Sums]] = {}
         waiting: list[tuple[Chunk, float | None]] = []  # for the totals; with the weight of torch's kernel, if it moves
         for c in chunks:
             if not c.paired:
@@ -88,19 +91,21 @@ class AlgorithmOne(ComposedOptimizer):
                 kernels.adagrad(c, gamma * c.mu)
             elif kernel == "sgd":
                 waiting.append((c, cast(float, c.alpha)))
-                sums.setdefault(c.matrix, []).extend(run(lines.measure, c, gamma, line_9=False))
+                sums.setdefault((c.matrix, c.sharding), []).extend(run(lines.measure, c, gamma, line_9=False))
             elif at_once:
                 run(lines.absorb_and_move, c, gamma)
             else:
                 waiting.append((c, None))
-                sums.setdefault(c.matrix, []).extend(run(lines.absorb, c, gamma, line_9=False))
+                sums.setdefault((c.matrix, c.sharding), []).extend(run(lines.absorb, c, gamma, line_9=False))
             c.drop("paired", "restarted", "q", "dx")
-        for matrix, of_pieces in sums.items():
+        totals: dict[tuple[Matrix, Sharding], lines.Sums] = {}
+        for (matrix, how), of_pieces in sums.items():
             if matrix.scalars:
-                scalars = self._scalars[matrix]
-                home = scalars[matrix.scalars[0]]
-                totals = [torch.stack([s.to(home) for s in column]).sum() for column in zip(*of_pieces, strict=True)]
-                matrix.reduce(Scalars(scalars, rebind=self.defaults["differentiable"]), tuple(totals))
+                home = self._scalars[matrix][matrix.scalars[0]]
+                columns = zip(*of_pieces, strict=True)
+                totals[matrix, how] = tuple(torch.stack([s.to(home) for s in column]).sum() for column in columns)
+        for matrix, total in sums_over_ranks(totals).items():
+            matrix.reduce(Scalars(self._scalars[matrix], rebind=self.defaults["differentiable"]), total)
         if self.defaults["differentiable"]:
             for group, parts in groups:
                 for p in group["params"]:
@@ -126,8 +131,12 @@ class AlgorithmOne(ComposedOptimizer):
         for bound in {c.group["clip"] for c in chunks} - {None}:
             clipped = [c for c in chunks if c.group["clip"] == bound]
             squares = [norm2(c.g.clone() if c.group["differentiable"] else c.g) for c in clipped]
-            norm = torch.stack([s.to(squares[0]) for s in squares]).sum().sqrt()
-            factor = (bound / norm).clamp(max=1.0)
+            sums: dict[tuple[None, Sharding], tuple[Tensor, ...]] = {}
+            for how in dict.fromkeys(c.sharding for c in clipped):
+                alike = [s.to(squares[0]) for c, s in zip(clipped, squares, strict=True) if c.sharding == how]
+                sums[None, how] = (torch.stack(alike).sum(),)
+            (norm2_,) = sums_over_ranks(sums)[None]
+            factor = (bound / norm2_.sqrt()).clamp(max=1.0)
             for c in clipped:
                 c.g.mul_(factor.to(c.params[0].device))
 
@@ -139,6 +148,7 @@ class AlgorithmOne(ComposedOptimizer):
         """
         if self._open is not None:
             raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
+        self._unmark()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             pending = self._chunks(lambda p, state: (_key(state["gamma"]),) if "gamma" in state else None)
             steps.solve_jointly(pending)
@@ -146,13 +156,13 @@ class AlgorithmOne(ComposedOptimizer):
                 run(lines.move, c, c.states[0]["gamma"])
                 c.drop("gamma")
             for c in self._chunks(lambda p, state: True if "g" in state else None):
-                c.estimator.settle(c)
+                precisely(c, c.estimator.settle)
 
     @torch.no_grad()
     def feasibility(self) -> float:
         """How far the parameters are from their sets, at the most: 0 where all constraints hold."""
         worst = [
-            constraint.violation(p).item()
+            over_ranks(constraint.violation(local(p)), sharding(p), "max").item()
             for group in self.param_groups
             if (constraint := self._parts(group).constraint) is not None
             for p in group["params"]
@@ -204,15 +214,6 @@ class AlgorithmOne(ComposedOptimizer):
         for name in ("g", "q", "dx", "paired"):
             state.pop(name, None)
         state["step"] -= 1
-
-
-def _gamma(group: dict[str, Any]) -> Scalar:
-    """γ as a number where that needs no synchronisation with a device."""
-    lr = group["lr"]
-    if not isinstance(lr, Tensor):
-        return cast(float, lr)
-    on_host = lr.device.type == "cpu" and not group["capturable"] and not lr.requires_grad
-    return float(lr) if on_host else lr.reshape(())
 
 
 def _key(gamma: Scalar | None) -> Hashable:

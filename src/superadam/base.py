@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from superadam import checkpoints, options, replay, steps
+from superadam import checkpoints, options, replay, rounding, steps
 from superadam.chunks import Chunk, real, state_dtype
 from superadam.matrices import Matrix
 from superadam.options import Composition
 from superadam.sets import ConvexSet
+from superadam.sharding import local, sharding
+from superadam.sharding import objection as sharding_objection
 
 __all__ = ["ComposedOptimizer"]
 
@@ -24,12 +26,15 @@ State = dict[str, Any]
 class ComposedOptimizer(Optimizer):
     """A torch optimizer whose param groups name their parts, and whose state is what the parts declare."""
 
+    found_inf: Tensor  # only while a GradScaler calls step()
+
     def __init__(self, params: ParamsT | nn.Module, defaults: dict[str, Any]) -> None:
         self.gradient_evaluations = 0
         self._modules: list[nn.Module] = []
         self._open: replay.Batch | None = None  # the batch of which the first half-step is done
         self._last: replay.Half | None = None  # the last half-step
-        self._dropped: replay.Batch | None = None  # the batch that restart() has left half done
+        self._dropped: replay.Batch | None = None  # the batch that restart() has left half done, or that overflowed
+        self._marked: dict[int, State] = {}  # the states that init_state has created, until the first step
         self._parts_of: dict[Hashable, Composition] = {}
         self._scalars: dict[Matrix, dict[str, Tensor]] = {}
         replay.register(self)
@@ -48,7 +53,7 @@ class ComposedOptimizer(Optimizer):
         return any(self._parts(group).two_point for group in self.param_groups)
 
     def _pending(self) -> bool:
-        return any("gamma" in state for state in self.state.values())
+        return any("gamma" in state and id(state) not in self._marked for state in self.state.values())
 
     def _parts(self, group: dict[str, Any]) -> Composition:
         specs = [group[name] for name in ("estimator", "matrix", "schedule", "constraint", "penalty")]
@@ -91,7 +96,7 @@ class ComposedOptimizer(Optimizer):
                     state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and k not in shared})
                 if together:
                     step = None if capturable else state["step"]
-                    alike.setdefault((p.device, p.dtype, step, of_kind), []).append(p)
+                    alike.setdefault((p.device, p.dtype, sharding(p), step, of_kind), []).append(p)
                 else:
                     alike[p] = [p]
             shared_parts = parts._asdict()
@@ -128,8 +133,36 @@ class ComposedOptimizer(Optimizer):
         shape = None if parts.constraint is None else parts.constraint.root_shape(p)
         if shape is not None and "root" not in state:
             state["root"] = torch.zeros(shape, dtype=state_dtype(p), device=p.device)
+        rounding.prepare(group, p, state, number=len(self.state))
         if not state.keys() >= set(matrix.scalars):
             state.update(self._shared(matrix))
+
+    def init_state(self) -> None:
+        """Create the state that training would create, as it is before the first step: something to load into."""
+        for group in self.param_groups:
+            parts = self._parts(group)
+            for p in group["params"]:
+                new = p not in self.state
+                if p.requires_grad:
+                    self._init_state(group, parts, p)
+                if new and p in self.state and self.two_point:
+                    self._marked[id(self.state[p])] = self.state[p]
+        self._mark()
+
+    def _mark(self) -> None:
+        """Say in the states that `init_state` has created that no move is pending, in the dtype of the present lr."""
+        for group in self.param_groups if self._marked else ():
+            for p in group["params"]:
+                state = self._marked.get(id(self.state.get(p)))
+                if state is not None:
+                    state.pop("gamma", None)
+                    checkpoints.mark(group, p, self._parts(group), state)
+
+    def _unmark(self) -> None:
+        """Training goes on without what `init_state` has put in place of a pending move."""
+        for state in self._marked.values():
+            state.pop("gamma", None)
+        self._marked = {}
 
     def _shared(self, matrix: Matrix) -> dict[str, Tensor]:
         """The scalars of a matrix, one tensor each for all its parameters."""
@@ -187,9 +220,30 @@ class ComposedOptimizer(Optimizer):
             options.refuse_misspelt(param_group, self.defaults)
             param_group = options.normalised({**self.defaults, **param_group})
         super().add_param_group(param_group)
+        self._check_places(self.param_groups[-1])
         constraint = self._parts(self.param_groups[-1]).constraint
         if constraint is not None:
             self._enter(constraint, self.param_groups[-1]["params"])
+
+    def _check_places(self, group: dict[str, Any]) -> None:
+        """Refuse the newest group if its parts cannot work on parameters where these are."""
+        parts, names = self._parts(group), group.get("param_names")
+        for j, p in enumerate(group["params"]):
+            reason = rounding.objection(group, p)
+            if sharded := sharding_objection(parts, group, p):
+                reason = f"it is sharded, and {sharded}"
+            if reason is not None:
+                self.param_groups.pop()
+                raise ValueError(f"Parameter {names[j] if names else j}: {reason}")
+        if parts.matrix.joint:
+            sharing = [g for g in self.param_groups if self._parts(g).matrix == parts.matrix]
+            devices = sorted({str(p.device) for g in sharing for p in g["params"]})
+            if len(devices) > 1:
+                self.param_groups.pop()
+                raise ValueError(
+                    f"{parts.matrix} solves for all its parameters at once, which must be on one device, and they are "
+                    f"on {', '.join(devices)}: use a diagonal or a scalar matrix"
+                )
 
     @torch.no_grad()
     def _enter(self, constraint: ConvexSet, params: list[Tensor]) -> None:
@@ -200,11 +254,12 @@ class ComposedOptimizer(Optimizer):
             self.param_groups.pop()
             raise
         for p, x in zip(params, points, strict=True):
-            p.copy_(x)
+            local(p).copy_(x)
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain numbers, strings and tensors. Refused between the two half-steps of a batch."""
         self._normalise()
+        self._mark()
         if self._open is not None:
             raise RuntimeError(
                 "state_dict() between the two half-steps of a batch, which could not be resumed from. Save after the "
@@ -214,18 +269,20 @@ class ComposedOptimizer(Optimizer):
         for group in state["param_groups"]:  # the dicts that are returned do not change as training goes on
             group.update({name: dict(value) for name, value in group.items() if isinstance(value, dict)})
         by_param = {index: dict(values) for index, values in state["state"].items()}
+        checkpoints.complete(self, state["param_groups"], by_param)
         return {**state, "state": by_param, "gradient_evaluations": self.gradient_evaluations}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned. Options are those that were saved; a different composition is refused."""
         self._normalise()
         with checkpoints.watched(self):
-            super().load_state_dict(state_dict)
+            super().load_state_dict(checkpoints.rejoined(state_dict))
 
     def _loaded(self, loaded: dict[str, Any]) -> None:
         """Before the user's own post hooks."""
         checkpoints.keep_dtypes(self, loaded)
         self._open = self._last = None
+        self._marked = {}
         self._tie_scalars()
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
 
@@ -237,6 +294,8 @@ class ComposedOptimizer(Optimizer):
         super().__setstate__(state)
         self._parts_of = {}
         self._last = self._dropped = None
+        self._marked = {}
+        checkpoints.unmark(self.state.values())
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
         self._tie_scalars()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from superadam import options
 from superadam.chunks import real, state_dtype
 from superadam.options import Composition
+from superadam.sharding import like
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
@@ -19,8 +20,19 @@ if TYPE_CHECKING:
 
 def known_state(parts: Composition) -> set[str]:
     """What the state of a parameter may hold: the buffers and scalars of its parts, and the optimizer's own."""
-    own = {"step", "gamma", "paired", "q", "dx", "root"}
+    own = {"step", "gamma", "paired", "q", "dx", "master", "number", "root"}
     return own.union(parts.estimator.buffers, parts.matrix.buffers, parts.matrix.scalars)
+
+
+def rejoined(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """A dict that `torch.distributed.checkpoint.load` has filled in, without the detour of its numbers.
+
+    It loads tensors in place, but writes what is none under "0" where the dict says 0.
+    """
+    state = state_dict["state"]
+    astray = {str(i) for i in state if isinstance(i, int)} & state.keys()
+    found = {i: {**own, **state.get(str(i), {})} for i, own in state.items() if i not in astray}
+    return {**state_dict, "state": found} if astray else state_dict
 
 
 @contextmanager
@@ -63,12 +75,48 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                     f"The checkpoint is not one of this composition: it has {name!r} for parameter {index}, where "
                     f"{', '.join(sorted(known))} are known. Was it saved by another optimizer?"
                 )
-            for name in {*parts.estimator.buffers, *parts.matrix.buffers} & state.keys():
+            for name in {*parts.estimator.buffers, *parts.matrix.buffers, "master"} & state.keys():
                 if state[name].shape != real(p).shape:
                     raise ValueError(
                         f"The checkpoint does not fit the parameters: {name!r} of parameter {index} has shape "
                         f"{tuple(state[name].shape)}, expected {tuple(real(p).shape)}"
                     )
+
+
+# In place of the γ of a pending move, in a checkpoint: no move is pending; nor is there a g (after `restart`).
+NO_MOVE, NO_G = -1.0, -2.0
+
+
+def complete(opt: ComposedOptimizer, groups: list[dict[str, Any]], states: dict[Any, dict[str, Any]]) -> None:
+    """Let the states of a two-point optimizer hold the same names whenever they are saved.
+
+    torch.distributed.checkpoint loads what the optimizer it loads into has a place for.
+    """
+    if not opt.two_point:
+        return
+    for group, saved in zip(opt.param_groups, groups, strict=True):
+        for index, p in zip(saved["params"], group["params"], strict=True):
+            if states.get(index):
+                mark(group, p, opt._parts(group), states[index])
+
+
+def mark(group: dict[str, Any], p: Tensor, parts: Composition, state: dict[str, Any]) -> None:
+    """Say in the state of a parameter that no move is pending, if so, and give g a place."""
+    if "gamma" in state:
+        return
+    gamma, why = options.gamma_of(group), NO_MOVE if "g" in state else NO_G
+    state["gamma"] = torch.full_like(gamma, why).detach() if isinstance(gamma, Tensor) else why
+    for name in set(parts.estimator.buffers) - state.keys():
+        state[name] = torch.zeros_like(real(p), dtype=state_dtype(p)).detach()
+
+
+def unmark(states: Iterable[dict[str, Any]]) -> None:
+    for state in states:
+        gamma = state.get("gamma", 0.0)
+        if gamma < 0:
+            del state["gamma"]
+            if gamma == NO_G:
+                del state["g"]
 
 
 def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
@@ -80,9 +128,14 @@ def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
                 if name == "step":
                     opt.state[p]["step"] = _step(value, p, group["capturable"])
                 elif isinstance(value, Tensor):
-                    shaped = name in (*estimator.buffers, *matrix.buffers)  # scalars and gamma have dtypes of their own
+                    # scalars and gamma have dtypes of their own
+                    shaped = name in (*estimator.buffers, *matrix.buffers, "master")
                     dtype = state_dtype(p) if shaped else value.dtype
-                    opt.state[p][name] = value.detach().to(p.device, dtype, copy=True)
+                    value = value.detach().to(p.device, dtype, copy=True)
+                    opt.state[p][name] = like(value, p) if shaped else value
+            if "gamma" in loaded["state"].get(index, {}):
+                opt.state[p].setdefault("gamma", loaded["state"][index]["gamma"])
+                unmark([opt.state[p]])
 
 
 def _step(value: int | Tensor, p: Tensor, capturable: bool) -> int | Tensor:

@@ -17,6 +17,7 @@ from superadam.matrices import Matrix
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
+from superadam.sharding import Sharding, local, over_ranks, sharding
 from superadam.tensors import Scalar, TensorList
 
 __all__ = ["Chunk", "Scalars", "real", "state_dtype"]
@@ -111,7 +112,7 @@ class Chunk:
         if name in self.scalars:
             return self.scalars[name].to(self.params[0].device)
         if name in self.states[0]:
-            value = self.__dict__[name] = _join([state[name] for state in self.states])
+            value = self.__dict__[name] = _join([local(state[name]) for state in self.states])
             return value
         raise AttributeError(f"{type(self.matrix).__name__} has no buffer or scalar named {name!r}")
 
@@ -124,7 +125,12 @@ class Chunk:
 
     @property
     def x(self) -> Tensor:
-        return _join([real(p) for p in self.params])
+        return _join([real(local(p)) for p in self.params])
+
+    @property
+    def sharding(self) -> Sharding:
+        """How the processes divide these parameters."""
+        return sharding(self.params[0])
 
     @property
     def one(self) -> Tensor:
@@ -139,7 +145,7 @@ class Chunk:
     def grad(self) -> Tensor:
         """The newest gradient, in the dtype of the state, with the sign of a minimisation."""
         dtype = state_dtype(self.params[0])
-        grads = cast(list[Tensor], self.grads)
+        grads = [local(g) for g in cast(list[Tensor], self.grads)]
         grad = _join([g if g.dtype is dtype else real(g.resolve_conj()).to(dtype) for g in grads])
         if self.group["maximize"]:
             grad = -grad
@@ -174,6 +180,11 @@ class Chunk:
     def at_age(self, formula: Callable[[Any], Any]) -> Scalar:
         """A formula of t as the matrix shall see it; unlike `formula(s.t)`, it is not part of a compiled kernel."""
         return self.at_step(lambda t, tau: formula(self.estimator.age(t)))
+
+    def whole_norm(self, tensor: Tensor) -> Tensor:
+        """The norm of a tensor of which `tensor` is what this process holds."""
+        norm: Tensor = torch.linalg.vector_norm(tensor)
+        return norm if self.sharding is None else over_ranks(norm.square(), self.sharding).sqrt()
 
     def at_step(self, formula: Callable[[Any, float], Any], ahead: int = 0) -> Scalar:
         """A formula of t and τ, at the step count of these parameters or later."""

@@ -150,7 +150,7 @@ class Corrected(Estimator):
         elif s.paired:
             c = grad + (grad - s.last) * weight
         if self.bound is not None:
-            c = each(c, lambda tensor: tensor * (self.bound / tensor.norm()).clamp(max=1.0))
+            c = each(c, lambda tensor: tensor * (self.bound / s.whole_norm(tensor)).clamp(max=1.0))
         s.g.lerp_(c, s.alpha)
         return c
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from superadam import options, replay, theory
+from superadam import options, replay, scaling, theory
 from superadam.algorithm import AlgorithmOne
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
@@ -18,6 +18,7 @@ from superadam.monitor.composer import PerParameterMetrics
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
+from superadam.sharding import local, over_ranks, sharding
 from superadam.theory.checks import check_optimizer
 
 __all__ = ["SuperAdam"]
@@ -76,6 +77,9 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         decoupled_weight_decay: if False, w x_t is added to the gradient instead (the gradient of w/2 ‖x‖²).
         clip: bound on the norm of g_t, over all parameters whose groups have an equal bound.
         maximize: maximise f.
+        rounding: how an update of low-precision parameters, computed in float32, is rounded: to "nearest", which loses
+            small ones; "stochastic" (bfloat16 only), up or down at random with the right mean; "master" keeps x in
+            float32 too. Parameters in float32 or float64 are not concerned.
         foreach: work on lists of tensors; default: on accelerators.
         capturable: keep the step count on the device, for CUDA graphs.
         differentiable: let autograd differentiate through the step.
@@ -102,6 +106,9 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
     )
     """
 
+    # torch.amp.GradScaler then leaves to step() to unscale, and to skip what has overflowed: half-steps stay in phase
+    _step_supports_amp_scaling = True
+
     def __init__(
         self,
         params: ParamsT | nn.Module,
@@ -117,6 +124,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         decoupled_weight_decay: bool = True,
         clip: float | None = None,
         maximize: bool = False,
+        rounding: str = "nearest",
         foreach: bool | None = None,
         fused: bool | None = None,
         compile: bool = False,
@@ -136,6 +144,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             "decoupled_weight_decay": decoupled_weight_decay,
             "clip": clip,
             "maximize": maximize,
+            "rounding": rounding,
             "foreach": foreach,
             "fused": fused,
             "compile": compile,
@@ -157,11 +166,31 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 τ = 0, twice if τ > 0 (once at the very first batch). Without it the gradients must be there already.
         """
         self._accelerator_graph_capture_health_check()
+        if closure is not None and scaling.under_scaler(self):
+            raise RuntimeError(
+                "GradScaler looks at the gradients before step(closure) has any. Call scaler.step(opt) without a "
+                "closure, with tau > 0 in a loop over `superadam.twice(loader)`."
+            )
+        if closure is None and not self.state and replay.current() is None and self._nothing_to_learn():
+            self.init_state()
+            return None
+        self._unmark()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             if closure is None:
                 self._half_step() if self.two_point else self._full_step(None)
                 return None
             return self._both_halves(closure) if self.two_point else self._full_step(closure)
+
+    @torch.no_grad()
+    def _nothing_to_learn(self) -> bool:
+        """Whether γ = 0 and all gradients are zero: how torch.distributed.checkpoint asks for the state to be there."""
+        for lr in (group["lr"] for group in self.param_groups):
+            if (isinstance(lr, Tensor) and lr.device.type != "cpu") or lr != 0:
+                return False
+        seen = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if not seen or any(p.grad.layout is not torch.strided for p in seen):
+            return False
+        return not any(over_ranks(local(p.grad).count_nonzero(), sharding(p)) for p in seen)
 
     def _full_step(self, closure: Callable[[], float] | None) -> float | None:
         """τ = 0: x_n to x_{n+1}."""
@@ -177,7 +206,12 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         self._check_gradients()
         if closure is None:
             self.gradient_evaluations += 1
-        self._absorb(then_move=True)
+        overflow = scaling.unscale(self)
+        if overflow is not None and self.defaults["capturable"]:
+            with scaling.undone(self, where=overflow):
+                self._absorb(then_move=True)
+        elif not overflow:
+            self._absorb(then_move=True)
         return loss
 
     def _both_halves(self, closure: Callable[[], float]) -> float:
@@ -215,24 +249,37 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 "gradients, computes the loss and calls backward; or loop "
                 "`for batch in superadam.twice(loader):`, where each batch comes twice."
             )
-        if half.batch is self._dropped:
-            raise RuntimeError("This batch was dropped by opt.restart(): go on with the next one of the `twice` loop.")
         if half == self._last:
             raise RuntimeError("Half-steps out of order: step() was called twice in one turn of the `twice` loop.")
+        if half.done < half.size:
+            raise RuntimeError(
+                f"step() after micro-batch {half.done} of {half.size}: with `twice(loader, accumulate=...)` call it "
+                "when all of them have been added up, `if turns.complete:`, where turns is what twice() returned."
+            )
+        if half.batch is self._dropped and self._open is None:
+            raise RuntimeError("This batch was dropped by opt.restart(): go on with the next one of the `twice` loop.")
         if self._open is not (half.batch if half.second else None):
             missed = "this batch's first turn" if half.second else "the last batch's second turn"
             raise RuntimeError(
                 f"Half-steps out of order: {missed} had no step(). Call opt.step() in both turns of every batch of the "
-                "`twice` loop, or opt.restart() to drop a batch that was left half done. (To accumulate gradients, use "
-                "step(closure) with a closure that goes over the micro-batches.)"
+                "`twice` loop, or opt.restart() to drop a batch that was left half done. (To accumulate gradients, "
+                "loop over `twice(loader, accumulate=n)`, or use step(closure) with a closure that goes over the "
+                "micro-batches.)"
             )
         self._check_gradients()
         self.gradient_evaluations += 1
+        overflow = bool(scaling.unscale(self))
         if half.second:
-            self._absorb(then_move=False)
+            if overflow and self._dropped is not half.batch:
+                self._void()
+            elif self._dropped is not half.batch:
+                self._absorb(then_move=False)
             self._open = None
         else:
-            self._to_next_point()
+            if overflow:  # nothing is touched: the pending move waits for the next batch
+                self._dropped = half.batch
+            else:
+                self._to_next_point()
             self._open = half.batch
         self._last = half
 

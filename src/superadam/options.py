@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch import Tensor
 
@@ -14,8 +14,10 @@ from superadam.estimators import Estimator, Recursive
 from superadam.matrices import Matrix
 from superadam.parts import check, nearest
 from superadam.penalties import Penalty
+from superadam.rounding import ROUNDINGS
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
+from superadam.tensors import Scalar
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 # What the state of a parameter, or the view that a part has of it, calls by these names.
 RESERVED = {name for name in dir(Chunk) if not name.startswith("_")}.union(
-    Chunk.__annotations__, ("gamma", "q", "dx", "step", "restarted", "direction", "root")
+    Chunk.__annotations__, ("gamma", "q", "dx", "step", "restarted", "direction", "master", "number", "root")
 )
 
 
@@ -98,6 +100,7 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
     if not (wd >= 0 and math.isfinite(wd)):
         raise ValueError(f"Invalid weight_decay value: {wd}")
     check(clip is None or clip > 0, "clip", clip, "clip > 0, or None")
+    check(options["rounding"] in ROUNDINGS, "rounding", options["rounding"], f"one of {', '.join(ROUNDINGS)}")
     parts = Composition.of(options)
     _check_ways(parts, options)
     return {
@@ -130,6 +133,15 @@ def _check_ways(parts: Composition, options: dict[str, Any]) -> None:
                 raise ValueError(f"{part} cannot be compiled: it decides by the step count on the host")
 
 
+def gamma_of(group: dict[str, Any]) -> Scalar:
+    """γ as a number where that needs no synchronisation with a device."""
+    lr = group["lr"]
+    if not isinstance(lr, Tensor):
+        return cast(float, lr)
+    on_host = lr.device.type == "cpu" and not group["capturable"] and not lr.requires_grad
+    return float(lr) if on_host else lr.reshape(())
+
+
 def describe(opt: ComposedOptimizer) -> str:
     """The composition, line by line, with what differs between groups said for each."""
     lines: list[str] = []
@@ -139,6 +151,7 @@ def describe(opt: ComposedOptimizer) -> str:
         where = " (in the gradient)" if group["weight_decay"] != 0 and not group["decoupled_weight_decay"] else ""
         decay = f"weight_decay={group['weight_decay']}{where}"
         numbers = f"lr={group['lr']}, {decay}, clip={group['clip']}, maximize={group['maximize']}"
+        numbers += "" if group["rounding"] == "nearest" else f", rounding={group['rounding']}"
         head = [f"(11) g: {estimator}", f"(4)  H: {matrix}", f"(10) mu, alpha: {schedule}"]
         head += [f"(9)  {name}: {part}" for name, part in (("X", constraint), ("h", penalty)) if part is not None]
         head.append(numbers)

@@ -8,6 +8,7 @@ the first did.
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from collections.abc import Iterable, Iterator
@@ -82,10 +83,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Half:
-    """What `twice` tells an optimizer's `step()`: which batch, and which of its two evaluations."""
+    """What `twice` tells an optimizer's `step()`: which batch, which of its two evaluations, and how far that is."""
 
     batch: Batch
     second: bool
+    done: int = 1  # micro-batches of this evaluation that have been yielded
+    size: int = 1  # micro-batches that make up the batch
 
 
 # The halves that the `twice` loops under way are in, innermost last.
@@ -103,7 +106,33 @@ def current() -> Half | None:
     return _under_way[-1] if _under_way else None
 
 
-def twice(loader: Iterable[T]) -> Iterator[T]:
+class Turns(Iterator[T]):
+    """The turns of a `twice` loop."""
+
+    def __init__(self, loader: Iterable[T], accumulate: int) -> None:
+        self._place: list[Half] = []  # shared with the generator, which must not hold this object itself
+        self._turns = _turns(loader, accumulate, self._place)
+
+    def __next__(self) -> T:
+        return next(self._turns)
+
+    def _half(self) -> Half:
+        if not self._place:
+            raise RuntimeError("A `twice` loop knows where it is only while it runs: ask inside of it.")
+        return self._place[0]
+
+    @property
+    def complete(self) -> bool:
+        """Whether this is the last micro-batch of an evaluation, after which `step()` is to be called."""
+        return self._half().done == self._half().size
+
+    @property
+    def size(self) -> int:
+        """The number of micro-batches that make up this batch: `accumulate`, or what the loader had left."""
+        return self._half().size
+
+
+def twice(loader: Iterable[T], accumulate: int = 1) -> Turns[T]:
     """Every batch of `loader` two times, the second time with the generators where they were the first time.
 
     For training loops that call `step()` without a closure while τ > 0. Each turn is a half-step: the first evaluates
@@ -119,8 +148,33 @@ def twice(loader: Iterable[T]) -> Iterator[T]:
     >>> opt.flush()
     >>> opt.gradient_evaluations
     4
+
+    With `accumulate` = n, n micro-batches of the loader make up a batch: they come one after the other at one point,
+    and then again at the other. `complete` says when `step()` is due, and `size` how many there are (less than n if the
+    loader ends). All n are kept meanwhile.
+
+    >>> micro_batches = [torch.full((1, 3), float(i)) for i in range(5)]
+    >>> turns = twice(micro_batches, accumulate=3)
+    >>> for batch in turns:
+    ...     (model(batch).square().mean() / turns.size).backward()
+    ...     if turns.complete:
+    ...         opt.step()
+    ...         opt.zero_grad()
+    >>> opt.gradient_evaluations
+    8
+
+    Args:
+        loader: batches, or micro-batches.
+        accumulate: how many micro-batches make up a batch.
     """
-    for samples in loader:
+    if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
+        raise ValueError(f"Invalid accumulate: {accumulate!r} (expected a whole number of micro-batches, at least 1)")
+    return Turns(loader, accumulate)
+
+
+def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Iterator[T]:
+    samples = iter(loader)
+    while micro_batches := list(itertools.islice(samples, accumulate)):
         batch = Batch()
         generators = Replay()
         buffers = [(opt, Buffers(opt._modules)) for opt in _optimizers if opt._modules and opt.two_point]
@@ -130,9 +184,12 @@ def twice(loader: Iterable[T]) -> Iterator[T]:
                 for opt, kept in buffers:
                     if opt._open is batch:  # it is in this loop
                         kept.restore()
-            half = Half(batch, second)
-            _under_way.append(half)
-            try:
-                yield samples
-            finally:
-                _under_way.remove(half)
+            for i, micro_batch in enumerate(micro_batches):
+                half = Half(batch, second, i + 1, len(micro_batches))
+                place[:] = [half]
+                _under_way.append(half)
+                try:
+                    yield micro_batch
+                finally:
+                    _under_way.remove(half)
+                    place.clear()

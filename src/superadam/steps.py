@@ -14,7 +14,9 @@ from torch import Tensor
 from superadam.chunks import Chunk, state_dtype
 from superadam.penalties import combined_argmin
 from superadam.pieces import TILE, aligned, tiles
+from superadam.rounding import precisely
 from superadam.sets import ConvexSet
+from superadam.sharding import local
 from superadam.tensors import Scalar, TensorList, add_scaled
 from superadam.workspace import scratch
 
@@ -33,6 +35,10 @@ def solve_jointly(chunks: list[Chunk]) -> None:
 
 def move(c: Chunk, gamma: Scalar, y: Tensor | None = None) -> None:
     """From x_t to x_{t+1}; `y` is x_t - γ H_t⁻¹ g_t, if it is there already (and may be written into)."""
+    precisely(c, lambda c: _move(c, gamma, y))
+
+
+def _move(c: Chunk, gamma: Scalar, y: Tensor | None) -> None:
     if isinstance(gamma, Tensor):
         gamma = gamma.to(c.params[0].device)
     c.estimator.rebase(c)
@@ -117,7 +123,7 @@ def _unconstrained(c: Chunk, gamma: Scalar, H: Tensor) -> Tensor:
 
 def nearest_point(constraint: ConvexSet, p: Tensor) -> Tensor:
     """The point of its set that a parameter is nearest to."""
-    return constraint.argmin(p.to(state_dtype(p)), 1.0)
+    return constraint.argmin(local(p).to(state_dtype(p)), 1.0)
 
 
 @torch.no_grad()
@@ -125,7 +131,7 @@ def _reproject(c: Chunk) -> None:
     step = c.states[0]["step"]
     if c.constraint is not None and (isinstance(step, Tensor) or step % REPROJECT_EVERY == 0):
         for p in c.params:
-            p.copy_(nearest_point(c.constraint, p))
+            local(p).copy_(nearest_point(c.constraint, p))
 
 
 def _decay(c: Chunk) -> float:

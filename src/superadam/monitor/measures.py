@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from superadam import steps
-from superadam.algorithm import _gamma
 from superadam.chunks import Chunk
 from superadam.monitor.probes import Gradients, Points
+from superadam.options import gamma_of as _gamma
 from superadam.tensors import Scalar, TensorList, dot, norm2
 
 if TYPE_CHECKING:

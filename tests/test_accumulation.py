@@ -1,0 +1,101 @@
+"""Gradients added up over micro-batches, at both points of a step."""
+
+import pytest
+import torch
+from torch import nn
+
+from superadam import SuperAdam, twice
+
+
+def network(dropout=0.0):
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(dropout), nn.Linear(8, 1)]
+    return nn.Sequential(*layers).double()
+
+
+def micro_batches(n=7):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(6, 4, generator=generator, dtype=torch.float64) for _ in range(n)]
+
+
+def parameters(model):
+    return torch.cat([p.detach().flatten() for p in (*model.parameters(), *model.buffers())])
+
+
+def by_turns(model, data, n, **options):
+    opt = SuperAdam(model, lr=0.05, tau=1.0, **options)
+    turns = twice(data, accumulate=n)
+    for batch in turns:
+        (model(batch).square().mean() / turns.size).backward()
+        if turns.complete:
+            opt.step()
+            opt.zero_grad()
+    return parameters(model)
+
+
+def by_closure(model, data, n, **options):
+    opt = SuperAdam(model, lr=0.05, tau=1.0, **options)
+    for k in range(0, len(data), n):
+
+        def closure(batches=data[k : k + n]):
+            opt.zero_grad()
+            for batch in batches:
+                (model(batch).square().mean() / len(batches)).backward()
+
+        opt.step(closure)
+    return parameters(model)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10])
+def test_turns_are_a_closure_over_the_micro_batches(n):
+    """With the same dropout masks at both points, each buffer updated once, and a last batch of what is left."""
+    x = by_turns(network(dropout=0.3), micro_batches(), n)
+    torch.testing.assert_close(x, by_closure(network(dropout=0.3), micro_batches(), n), rtol=0, atol=0)
+    assert (x - parameters(network())).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("run", [by_turns, by_closure])
+def test_micro_batches_are_one_batch(run):
+    """Without layers that look at the whole batch, it does not matter how it is cut."""
+
+    def model():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+
+    data = micro_batches(6)
+    joined = [torch.cat(data[k : k + 3]) for k in (0, 3)]
+    torch.testing.assert_close(run(model(), data, 3), run(model(), joined, 1), rtol=1e-12, atol=1e-12)
+
+
+def test_order_of_the_turns():
+    turns = twice("abcde", accumulate=2)
+    assert [(sample, turns.complete, turns.size) for sample in turns] == [
+        *[("a", False, 2), ("b", True, 2)] * 2,
+        *[("c", False, 2), ("d", True, 2)] * 2,
+        *[("e", True, 1)] * 2,
+    ]
+
+
+def test_a_step_between_micro_batches_is_refused():
+    model = network()
+    opt = SuperAdam(model, tau=1.0)
+    for batch in twice(micro_batches(1) * 2, accumulate=2):
+        model(batch).mean().backward()
+        with pytest.raises(RuntimeError, match=r"step\(\) after micro-batch 1 of 2.*turns\.complete"):
+            opt.step()
+        break
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, True, None])
+def test_a_wrong_number_of_micro_batches(n):
+    with pytest.raises(ValueError, match="Invalid accumulate"):
+        twice([0], accumulate=n)
+
+
+def test_outside_of_the_loop_there_is_no_place_in_it():
+    turns = twice([0])
+    with pytest.raises(RuntimeError, match="only while it runs"):
+        _ = turns.complete
+    assert list(turns) == [0, 0]
+    with pytest.raises(RuntimeError, match="only while it runs"):
+        _ = turns.size

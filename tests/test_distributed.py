@@ -1,0 +1,134 @@
+"""Several processes take the steps that one would take on the joint batch."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing
+
+import workers
+from superadam import SuperAdam
+from workers import SCENARIOS
+
+# What four processes run: one of each kind. Two run everything.
+BY_FOUR = [
+    *("fsdp case 1 tau=0.0", "fsdp case 1 tau=1.0", "fsdp case 2 tau=1.0", "fsdp case 3 tau=0.0"),
+    *("fsdp case 4b tau=1.0", "fsdp rows tau=1", "fsdp clip tau=1 foreach"),
+    *("fsdp hybrid", "fsdp tensor-parallel"),
+    *("ddp case 2 tau=1 half-steps", "saved case 1 tau=1", "saved case 4b tau=1", "saved plainly tau=1.0"),
+]
+BY_ONE = ["fsdp case 2 tau=1.0", *(name for name in SCENARIOS if name.startswith("saved") and name != "saved by one")]
+TOLERANCE = 1e-10
+MESHES = ("fsdp hybrid", "fsdp tensor-parallel")  # of 2 × 2 processes
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """Results of all scenarios by a number of processes, each number started once."""
+    folder = tmp_path_factory.mktemp("processes")
+    done = {}
+
+    def run(world):
+        if world not in done:
+            by_two = [name for name in SCENARIOS if name not in MESHES]
+            names = {1: BY_ONE, 2: by_two, 4: BY_FOUR}[world]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("SAVED_IN", str(folder))
+                patch.setenv("OMP_NUM_THREADS", "1")
+                patch.setenv("PYTHONWARNINGS", "ignore")
+                torch.multiprocessing.spawn(workers.run_all, (world, str(folder), names), nprocs=world)
+            done[world] = torch.load(folder / f"results-{world}.pt", weights_only=False)
+        return done[world]
+
+    return run
+
+
+def result(start, world, name):
+    """What a scenario gave; if it is to load what two processes saved, they come first."""
+    if name.startswith("saved"):
+        start(2)
+    outcome = start(world)[name]
+    assert not isinstance(outcome, str), outcome
+    return outcome
+
+
+COMPARED = [name for name in SCENARIOS if not name.startswith(("count", "refused", "buffers"))]
+
+
+@pytest.mark.parametrize(
+    ("world", "name"),
+    [
+        *[(2, name) for name in COMPARED if name not in MESHES],
+        *[pytest.param(1, name, marks=pytest.mark.slow) for name in BY_ONE],
+        *[pytest.param(4, name, marks=pytest.mark.slow) for name in BY_FOUR],
+    ],
+)
+def test_as_one_process(start, world, name):
+    """FSDP2, DDP and ZeRO, closures and half-steps, with and without a checkpoint between: x as without any of it."""
+    expected = SCENARIOS[name](0, 0)
+    torch.testing.assert_close(result(start, world, name), expected, rtol=TOLERANCE, atol=TOLERANCE)
+    start_of = {n: p.detach() for n, p in workers.network().named_parameters() if n in expected}
+    assert all((expected[n] - p).abs().max() > 1e-3 for n, p in start_of.items() if expected[n].shape == p.shape)
+
+
+@pytest.mark.parametrize("wrapper", ["fsdp", "ddp"])
+@pytest.mark.parametrize("case", ["1", "2", "3"])
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_messages_of_a_step(start, wrapper, case, tau):
+    """One reduction of gradients per evaluation; a sum over all of x takes one message, where x is divided."""
+    counts = result(start, 2, f"count {wrapper} case {case} tau={tau}")
+    evaluations = 2 if tau > 0 or case == "3" else 1
+    assert counts == {"gradients": evaluations, "scalars": int(wrapper == "fsdp" and case != "1")}
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    {
+        "whole tensor": r"the\.weight: it is sharded, and L2Ball.* couples coordinates along dimension 0.*ignored",
+        "sharded dim": r"Simplex.* couples coordinates along dimension 0.*shard_placement_fn",
+        "matrix": r"SpectralBall.* couples coordinates",
+        "rows of bounds": r"Box.* has an option with an element for each slice",
+        "penalty": r"GroupLasso.* couples coordinates",
+        "joint": r"DampedLBFGS solves for all coordinates at once",
+        "differentiable": r"differentiable=False",
+    }.items(),
+)
+def test_what_cannot_be_sharded_is_refused_by_name(start, what, says):
+    """At construction, with the parameters left as they were."""
+    assert re.search(says, result(start, 2, "refused")[what])
+
+
+def test_buffers_of_a_wrapped_network_see_each_batch_once(start):
+    assert result(start, 2, "buffers") == 2 * workers.BATCHES
+
+
+def test_joint_matrix_on_several_devices_is_refused():
+    params = [torch.zeros(2, requires_grad=True), torch.zeros(2, device="meta", requires_grad=True)]
+    with pytest.raises(ValueError, match=r"DampedLBFGS.* must be on one device.*cpu, meta"):
+        SuperAdam(params, matrix="DampedLBFGS")
+    opt = SuperAdam(params[:1], matrix="DampedLBFGS")
+    with pytest.raises(ValueError, match="one device"):
+        opt.add_param_group({"params": params[1:]})
+    assert len(opt.param_groups) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("ddp_digits", r"2 processes, 400 gradients, test accuracy 9[5-9]"),
+        ("fsdp_lm", r"2 processes, loss per byte: 5\.\d+ → 2\.\d+ → 2\.\d+"),
+    ],
+)
+def test_example(name, says):
+    """As its first lines say to run it."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", "localhost:0", EXAMPLES / f"{name}.py"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200, check=True)
+    assert re.search(says, done.stdout), done.stdout
