@@ -165,7 +165,7 @@ class Averaged(Estimator):
 
     - `beta`: $r_t$ follows $\nabla f(x_t)$ without lag, so that steps along it are stable up to gradient descent's
       learning rate; an average over the path has Adam's, $(1+\beta)/(1-\beta)$ times as large. 0 takes $g_t = r_t$.
-    - `guard`: where $\|r_t\| > \mathrm{guard}\,\|\nabla f(x_t; \xi_t)\|$, for each tensor by itself, the estimate is worse
+    - `guard`: where $\|r_t\| > \mathrm{guard}\,\|\nabla f(x_t; \xi_t)\|$, tensor by tensor, the estimate is worse
       than none, and $r_t$ starts anew as $\nabla f(x_t; \xi_t)$. So it does where it is not finite.
     - `own`: line 4 sees $r_t$. Adam's steps are bounded because $g_t$ is an average of the gradients whose squares make
       $H_t$; with τ = 1 it is not, and a coordinate whose gradient becomes zero keeps an $r_t$ that its $H_t$ knows
