@@ -5,8 +5,8 @@
 - regression: least squares with much noise in the labels.
 
 Each is trained with τ = 0 and with τ = 1: equally many gradient evaluations, constant learning rates and α from one
-grid, the same H_t; the best of each counts, by the mean loss over seeds. The probe looks at the model that the best run with
-τ = 0 has half-way, at twice its learning rate.
+grid, the same H_t; the best of each counts, by the mean loss over seeds. The probe looks at the model that the best run
+with τ = 0 has half-way, at twice its learning rate.
 
 python scripts/probe_check.py [--seeds 3] [--task digits]    # a few minutes
 """
