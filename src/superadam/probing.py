@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-import operator
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from superadam import payoff
-from superadam.chunks import real, state_dtype
+from superadam.measuring import Evaluator, LossFn, differences, directions, largest_curvature, ratio, untouched
 from superadam.parts import check
-from superadam.replay import Replay
-from superadam.tensors import TensorList, dot, norm2
+from superadam.tensors import dot
 
 __all__ = ["ProbeReport", "probe"]
-
-LossFn = Callable[[nn.Module, Any], Tensor]
 
 
 @dataclass(frozen=True)
@@ -107,8 +100,8 @@ def probe(
     The first half of the batches gives the step δ = -lr · H⁻¹ḡ, Adam's after as many steps: ḡ is their mean gradient
     and H = diag(√(mean of squares) + λ). The second half measures, at x and at x + δ. Everything is left as it was,
     bit for bit, also if `loss_fn` raises: parameters, buffers, `p.grad`, training mode, torch's generators, Python's
-    and NumPy's. (What is not: a generator of your own, and an iterator given as `loader`.) In memory it needs about
-    seven copies of the parameters, and the batches.
+    and NumPy's. (What is not: a generator of your own, and an iterator given as `loader`.) In memory it needs the
+    batches and about fifteen copies of the parameters.
 
     The rule, in `superadam.payoff`, takes f for a quadratic, and what is measured here for what stays so. It speaks
     of the point where the model is: probe again after some training.
@@ -123,6 +116,7 @@ def probe(
         power_iterations: for the largest curvature, on up to four batches.
         lam: λ.
 
+    >>> import torch
     >>> from superadam import probe
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 1))
@@ -136,185 +130,46 @@ def probe(
     check(lr > 0, "lr", lr, "lr > 0")
     check(batches >= 4, "batches", batches, "batches >= 4")
     check(power_iterations >= 1, "power_iterations", power_iterations, "power_iterations >= 1")
-    with _untouched(model) as params:
+    with untouched(model):
         samples = list(itertools.islice(loader, batches))
         if len(samples) < 4:
             raise ValueError(
                 f"probe needs at least 4 batches to tell noise from gradient, and the loader has {len(samples)}"
             )
-        at = _Evaluator(model, loss_fn, params)
-        half = len(samples) // 2
-        g, u, H = _direction(at, samples[:half], lam)
-        steps = {"gradient": g / H * -lr, "noise": u / H * -lr}
-        metric = H.reciprocal()
-        seen = {name: Moments(metric) for name in ("at x", "gradient", "fresh", "noise")}
-        loss = 0.0
-        for batch in samples[half:]:
-            start = Replay([model])
-            at_x = at(batch)
-            loss += float(at.loss)
-            seen["at x"].add(at_x)
-            at.move(steps["gradient"])
-            seen["fresh"].add(at(batch) - at_x)  # the generators and buffers are where at_x has left them
-            start.restore()
-            seen["gradient"].add(at(batch) - at_x)
-            at.move(steps["noise"])
-            start.restore()
-            seen["noise"].add(at(batch) - at_x)
-            at.move(None)
-        along = {name: _ratio(dot(seen[name].mean, step), dot(step * H, step)) for name, step in steps.items()}
-        largest = _largest_curvature(at, samples[half : half + 4], steps["gradient"], metric, power_iterations)
-        D, sigma2 = seen["gradient"], seen["at x"]
-        problem = payoff.Problem(
-            lr=lr,
-            gradient2=sigma2.mean2(weighted=True),
-            noise=sigma2.variance(weighted=True),
-            kappa_gradient2=_ratio(D.variance(weighted=True), lr**2 * dot(g * metric, g)),
-            kappa_noise2=_ratio(seen["noise"].variance(weighted=True), lr**2 * dot(u * metric, u)),
-            curvature_noise=max(along["noise"], 0.0),
-            curvature_max=max(largest, *along.values()),
-        )
-        return ProbeReport(
-            batches=len(samples),
-            evaluations=at.count,
-            lr=lr,
-            loss=loss / (len(samples) - half),
-            gradient2=sigma2.mean2(),
-            noise=sigma2.variance(),
-            variance_ratio=_ratio(D.variance(), sigma2.variance()),
-            variance_ratio_without_replay=_ratio(seen["fresh"].variance(), sigma2.variance()),
-            curvature_gradient=along["gradient"],
-            curvature_noise=along["noise"],
-            curvature_max=problem.curvature_max,
-            problem=problem,
-        )
+        return _measure(Evaluator(model, loss_fn), samples, lr, power_iterations, lam)
 
 
-@contextmanager
-def _untouched(model: nn.Module) -> Iterator[list[Tensor]]:
-    """The parameters that are trained, with everything put back afterwards."""
-    replay = Replay([model])
-    modes = [(module, module.training) for module in model.modules()]
-    kept = [(p, p.grad, p.detach().clone()) for p in model.parameters()]
-    try:
-        for p, _, _ in kept:
-            p.grad = None
-        yield [p for p in model.parameters() if p.requires_grad]
-    finally:
-        with torch.no_grad():
-            for p, grad, value in kept:
-                p.copy_(value)
-                p.grad = grad
-        for module, training in modes:
-            module.training = training
-        replay.restore()
-
-
-class _Evaluator:
-    """The gradients of batches, at x or at x + a step."""
-
-    def __init__(self, model: nn.Module, loss_fn: LossFn, params: list[Tensor]) -> None:
-        if not params:
-            raise ValueError("probe got a model without parameters that require a gradient")
-        self.model, self.loss_fn, self.params = model, loss_fn, params
-        self.x = [p.detach().clone() for p in params]
-        self.count = 0
-
-    def __call__(self, batch: Any) -> Tensor:
-        with torch.enable_grad():
-            loss = self.loss_fn(self.model, batch)
-            if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-                raise TypeError(
-                    "loss_fn must return the loss of the batch, a tensor with one element that autograd knows, and "
-                    f"leave backward() to probe; it has returned {loss!r}"
-                )
-            grads = torch.autograd.grad(loss, self.params, allow_unused=True)
-        self.loss = loss.detach()
-        self.count += 1
-        return cast(
-            Tensor,
-            TensorList(
-                torch.zeros_like(real(p), dtype=state_dtype(p)) if g is None else real(g).to(state_dtype(p))
-                for p, g in zip(self.params, grads, strict=True)
-            ),
-        )
-
-    @torch.no_grad()
-    def move(self, step: Tensor | None) -> None:
-        """Go to x + step."""
-        steps = itertools.repeat(None) if step is None else step
-        for p, x, s in zip(self.params, self.x, steps, strict=False):
-            p.copy_(x)
-            if s is not None:
-                real(p).add_(s)
-
-
-class Moments:
-    """Mean and variance of gradients, in the Euclidean norm and in that of H⁻¹, without keeping them."""
-
-    def __init__(self, metric: Tensor) -> None:
-        self.metric, self.n = metric, 0
-        self.squares = {False: 0.0, True: 0.0}
-
-    def add(self, g: Tensor) -> None:
-        self.n += 1
-        self.mean: Tensor = g * 1.0 if self.n == 1 else self.mean + (g - self.mean) / self.n
-        for weighted in (False, True):
-            self.squares[weighted] += self._norm2(g, weighted)
-
-    def variance(self, weighted: bool = False) -> float:
-        """E‖g - E g‖², unbiased."""
-        return max(self.squares[weighted] - self.n * self._norm2(self.mean, weighted), 0.0) / (self.n - 1)
-
-    def mean2(self, weighted: bool = False) -> float:
-        """‖E g‖², without the variance that the mean has; 0 if that is all there is."""
-        return max(self._norm2(self.mean, weighted) - self.variance(weighted) / self.n, 0.0)
-
-    def _norm2(self, g: Tensor, weighted: bool) -> float:
-        return float(dot(g * self.metric, g) if weighted else norm2(g))
-
-
-def _direction(at: _Evaluator, samples: list[Any], lam: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean gradient, a mean of the noise alone (with alternating signs), and H."""
-    g = u = v = at(samples[0])
-    v = v * v
-    for i, batch in enumerate(samples[1:], start=1):
-        new = at(batch)
-        g, u, v = g + new, u + new * (-1.0) ** i, v + new * new
-    if len(samples) % 2:
-        u = u - new  # as many of either sign, so that the gradient itself cancels
-    n = len(samples)
-    return g / n, u / n, (v / n).sqrt() + lam
-
-
-def _largest_curvature(at: _Evaluator, samples: list[Any], start: Tensor, metric: Tensor, iterations: int) -> float:
-    """The largest eigenvalue of H⁻¹∇²f over some batches, by differences of gradients over steps as long as `start`."""
-    origin = Replay([at.model])
-
-    def gradient() -> Tensor:
-        origin.restore()
-        return functools.reduce(operator.add, map(at, samples)) / len(samples)
-
-    v, size, value, at_x = start, _length(start, metric), 0.0, gradient()
-    for _ in range(iterations):
-        at.move(v)
-        difference = gradient() - at_x
-        at.move(None)
-        value = _ratio(dot(difference, v), dot(v / metric, v))
-        v = difference * metric
-        v = v * (size / max(_length(v, metric), 1e-30))
-    return value
-
-
-def _length(step: Tensor, metric: Tensor) -> float:
-    """‖step‖ in the norm of H."""
-    return math.sqrt(float(dot(step / metric, step)))
-
-
-def _ratio(a: float | Tensor, b: float | Tensor) -> float:
-    """a/b, and 0 where both are."""
-    a, b = float(a), float(b)
-    return a / b if b != 0 else (math.inf if a > 0 else 0.0)
+def _measure(at: Evaluator, samples: list[Any], lr: float, power_iterations: int, lam: float) -> ProbeReport:
+    half = len(samples) // 2
+    g, u, H = directions(at, samples[:half], lam)
+    steps = {"gradient": g / H * -lr, "noise": u / H * -lr}
+    seen, loss = differences(at, samples[half:], steps, H)
+    along = {name: ratio(dot(seen[name].mean, step), dot(step * H, step)) for name, step in steps.items()}
+    largest = largest_curvature(at, samples[half : half + 4], steps["gradient"], H, power_iterations)
+    sigma2 = seen["at x"]
+    problem = payoff.Problem(
+        lr=lr,
+        gradient2=sigma2.mean2(weighted=True),
+        noise=sigma2.variance(weighted=True),
+        kappa_gradient2=ratio(seen["gradient"].variance(weighted=True), lr**2 * dot(g / H, g)),
+        kappa_noise2=ratio(seen["noise"].variance(weighted=True), lr**2 * dot(u / H, u)),
+        curvature_noise=max(along["noise"], 0.0),
+        curvature_max=max(largest, *along.values()),
+    )
+    return ProbeReport(
+        batches=len(samples),
+        evaluations=at.count,
+        lr=lr,
+        loss=loss,
+        gradient2=sigma2.mean2(),
+        noise=sigma2.variance(),
+        variance_ratio=ratio(seen["gradient"].variance(), sigma2.variance()),
+        variance_ratio_without_replay=ratio(seen["fresh"].variance(), sigma2.variance()),
+        curvature_gradient=along["gradient"],
+        curvature_noise=along["noise"],
+        curvature_max=problem.curvature_max,
+        problem=problem,
+    )
 
 
 def _words(r: ProbeReport) -> Iterator[str]:
