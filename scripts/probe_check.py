@@ -93,20 +93,21 @@ def text(context=32):
 
 def regression(d=20, noise=1.0):
     scale = torch.logspace(-1, 0.5, d)
+    solution = 1 / scale  # far away where the curvature is small, so that small learning rates do not get there
     torch.manual_seed(0)
     model = nn.Linear(d, 1, bias=False)
 
     def batch(generator):
         a = torch.randn(16, d, generator=generator) * scale
-        return a, a.sum(1, keepdim=True) + noise * torch.randn(16, 1, generator=generator)
+        return a, a @ solution[:, None] + noise * torch.randn(16, 1, generator=generator)
 
     def loss_fn(model, batch):
         return (model(batch[0]) - batch[1]).square().mean() / 2
 
     def measure(model):
-        return (((model.weight.detach() - 1) * scale) ** 2).sum().item() / 2  # the loss above its smallest value
+        return (((model.weight.detach() - solution) * scale) ** 2).sum().item() / 2  # above the smallest loss
 
-    return Task(model, loss_fn, batch, measure, (4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2), 1000)
+    return Task(model, loss_fn, batch, measure, (8e-3, 1.6e-2, 3.2e-2, 6.4e-2, 0.128), 1500)
 
 
 TASKS = {"digits": digits, "text": text, "regression": regression}
