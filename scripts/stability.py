@@ -4,7 +4,7 @@ Handwritten digits, an MLP with dropout 0.5, batches of 16. Every variant gets e
 takes half as many steps), the same weights, batches and masks for a seed, and a learning rate that falls to zero as a
 cosine. Only how g_t and H_t are formed differs. Deterministic, on one thread.
 
-python scripts/stability.py [--evaluations 1500] [--seeds 3]    # about ten minutes
+python scripts/stability.py [--evaluations 1500] [--seeds 3]    # ten minutes or more
 """
 
 import argparse
