@@ -1,8 +1,9 @@
 """SUPER-ADAM for PyTorch: every adaptive gradient method as one algorithm with four choices."""
 
-from superadam import estimators, matrices, penalties, reference, schedules, sets, theory, zoo
+from superadam import estimators, matrices, payoff, penalties, reference, schedules, sets, theory, zoo
 from superadam.monitor import Monitor
 from superadam.optimizer import SuperAdam
+from superadam.probing import ProbeReport, probe
 from superadam.replay import twice
 from superadam.resumable import Resumable
 from superadam.saving import load_checkpoint, save_checkpoint
@@ -10,6 +11,7 @@ from superadam.zoo import create, list_methods
 
 __all__ = [
     "Monitor",
+    "ProbeReport",
     "Resumable",
     "SuperAdam",
     "create",
@@ -17,7 +19,9 @@ __all__ = [
     "list_methods",
     "load_checkpoint",
     "matrices",
+    "payoff",
     "penalties",
+    "probe",
     "reference",
     "save_checkpoint",
     "schedules",

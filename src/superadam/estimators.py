@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from superadam.parts import Part, check
-from superadam.schedules import Constant, Schedule
+from superadam.schedules import BiasCorrected, Constant, Schedule
 from superadam.tensors import TensorList, add_scaled, mix
 
 if TYPE_CHECKING:
     from superadam.chunks import Chunk
 
-__all__ = ["Corrected", "Estimator", "Recursive", "Staged", "Transport"]
+__all__ = ["Averaged", "Corrected", "Estimator", "Recursive", "Staged", "Transport"]
 
 
 class Estimator(Part, kind="estimator"):
@@ -153,6 +154,69 @@ class Corrected(Estimator):
             c = each(c, lambda tensor: tensor * (self.bound / s.whole_norm(tensor)).clamp(max=1.0))
         s.g.lerp_(c, s.alpha)
         return c
+
+
+class Averaged(Estimator):
+    r"""Variance reduction, steadied: line 11 makes $r_t$, and the step goes along an average of $r_t$.
+
+    $$r_t = \alpha_t \nabla f(x_t; \xi_t)
+          + (1-\alpha_t)\bigl[r_{t-1} + \tau\bigl(\nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t)\bigr)\bigr],
+      \qquad g_t = \frac{\beta(1-\beta^{t-1})\, g_{t-1} + (1-\beta)\, r_t}{1-\beta^t}$$
+
+    Three remedies for what makes τ = 1 diverge at learning rates that are good for Adam:
+
+    - `beta`: $r_t$ follows $\nabla f(x_t)$ without lag, so that steps along it are stable up to gradient descent's
+      learning rate; an average over the path has Adam's, $(1+\beta)/(1-\beta)$ times as large. 0 takes $g_t = r_t$.
+    - `guard`: where $\|r_t\| > \mathrm{guard}\,\|\nabla f(x_t; \xi_t)\|$, tensor by tensor, the estimate is worse
+      than none, and $r_t$ starts anew as $\nabla f(x_t; \xi_t)$. So it does where it is not finite.
+    - `own`: line 4 sees $r_t$. Adam's steps are bounded because $g_t$ is an average of the gradients whose squares make
+      $H_t$; with τ = 1 it is not, and a coordinate whose gradient becomes zero keeps an $r_t$ that its $H_t$ knows
+      nothing about.
+
+    Keeps one tensor more than line 11.
+
+    >>> Averaged(guard=2.0)
+    Averaged(tau=1.0, beta=0.9, guard=2.0, own=True)
+    """
+
+    tau: float = 1.0
+    beta: float = 0.9
+    guard: float | None = None
+    own: bool = True
+
+    buffers = ("g", "r")
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        return self.guard is None
+
+    def __post_init__(self) -> None:
+        check(0 <= self.tau <= 1, "tau", self.tau, "0 <= tau <= 1")
+        check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
+        check(self.guard is None or self.guard > 0, "guard", self.guard, "guard > 0, or None")
+
+    @property
+    def two_point(self) -> bool:
+        return self.tau > 0
+
+    def before(self, s: Chunk, q: Tensor) -> None:
+        s.r.sub_(q, alpha=self.tau).mul_(1 - s.alpha)
+
+    def after(self, s: Chunk, grad: Tensor) -> Tensor:
+        restarted = "restarted" in s.states[0]
+        if restarted:
+            s.r.zero_()
+        alpha = s.alpha
+        if s.paired:
+            add_scaled(s.r, grad, alpha + (1 - alpha) * self.tau)
+        else:
+            mix(s.r, grad, alpha)
+        if self.guard is not None:
+            steady = each(s.r, s.whole_norm) <= each(grad, s.whole_norm) * self.guard
+            s.r = torch.where(steady, s.r, grad)
+        mix(s.g, s.r, 1.0 if restarted else s.at_step(BiasCorrected(self.beta).weight))
+        r: Tensor = s.r
+        return r if self.own else grad
 
 
 class Transport(Estimator):

@@ -1,0 +1,173 @@
+"""Gradients of batches at several points, their moments and curvatures: what `probe` is made of."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from superadam.chunks import real, state_dtype
+from superadam.replay import Replay
+from superadam.tensors import TensorList, dot, norm2
+
+__all__ = ["Evaluator", "LossFn", "Moments", "differences", "directions", "largest_curvature", "ratio", "untouched"]
+
+LossFn = Callable[[nn.Module, Any], Tensor]
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """A `with` after which everything about the model, and the generators, is as before."""
+    replay = Replay([model])
+    modes = [(module, module.training) for module in model.modules()]
+    kept = [(p, p.grad, p.detach().clone()) for p in model.parameters()]
+    try:
+        for p, _, _ in kept:
+            p.grad = None
+        yield
+    finally:
+        with torch.no_grad():
+            for p, grad, value in kept:
+                p.copy_(value)
+                p.grad = grad
+        for module, training in modes:
+            module.training = training
+        replay.restore()
+
+
+class Evaluator:
+    """The gradients of batches, at x or at x + a step."""
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
+        self.model, self.loss_fn = model, loss_fn
+        self.params = [p for p in model.parameters() if p.requires_grad]
+        if not self.params:
+            raise ValueError("probe got a model without parameters that require a gradient")
+        self.x = [p.detach().clone() for p in self.params]
+        self.count = 0
+
+    def __call__(self, batch: Any) -> Tensor:
+        with torch.enable_grad():
+            loss = self.loss_fn(self.model, batch)
+            if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+                raise TypeError(
+                    "loss_fn must return the loss of the batch, a tensor with one element that autograd knows, and "
+                    f"leave backward() to probe; it has returned {loss!r}"
+                )
+            grads = torch.autograd.grad(loss, self.params, allow_unused=True)
+        self.loss = loss.detach()
+        self.count += 1
+        return cast(Tensor, TensorList(map(_in_state_dtype, self.params, grads)))
+
+    @torch.no_grad()
+    def move(self, step: Tensor | None) -> None:
+        """Go to x + step."""
+        steps = itertools.repeat(None) if step is None else step
+        for p, x, s in zip(self.params, self.x, steps, strict=False):
+            p.copy_(x)
+            if s is not None:
+                real(p).add_(s)
+
+
+def _in_state_dtype(p: Tensor, grad: Tensor | None) -> Tensor:
+    """As line 11 sees it; zero where the loss does not depend on p."""
+    if grad is None:
+        return torch.zeros_like(real(p), dtype=state_dtype(p))
+    return real(grad.resolve_conj()).to(state_dtype(p))
+
+
+class Moments:
+    """Mean and variance of gradients, in the Euclidean norm and in that of H⁻¹, without keeping them."""
+
+    def __init__(self, H: Tensor) -> None:
+        self.H, self.n = H, 0
+        self.squares = {False: 0.0, True: 0.0}
+
+    def add(self, g: Tensor) -> None:
+        self.n += 1
+        self.mean: Tensor = g if self.n == 1 else self.mean + (g - self.mean) / self.n
+        for weighted in (False, True):
+            self.squares[weighted] += self._norm2(g, weighted)
+
+    def variance(self, weighted: bool = False) -> float:
+        """E‖g - E g‖², unbiased."""
+        return max(self.squares[weighted] - self.n * self._norm2(self.mean, weighted), 0.0) / (self.n - 1)
+
+    def mean2(self, weighted: bool = False) -> float:
+        """‖E g‖², without the variance that the mean has; 0 if that is all there is."""
+        return max(self._norm2(self.mean, weighted) - self.variance(weighted) / self.n, 0.0)
+
+    def _norm2(self, g: Tensor, weighted: bool) -> float:
+        return float(dot(g / self.H, g) if weighted else norm2(g))
+
+
+def directions(at: Evaluator, samples: list[Any], lam: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean gradient, a mean of the noise alone (with alternating signs), and H."""
+    new = g = u = at(samples[0])
+    v = new * new
+    for i, batch in enumerate(samples[1:], start=1):
+        new = at(batch)
+        g, u, v = g + new, u + new * (-1.0) ** i, v + new * new
+    if len(samples) % 2:
+        u = u - new  # as many of either sign, so that the gradient itself cancels
+    n = len(samples)
+    return g / n, u / n, (v / n).sqrt() + lam
+
+
+def differences(
+    at: Evaluator, samples: list[Any], steps: dict[str, Tensor], H: Tensor
+) -> tuple[dict[str, Moments], float]:
+    """Gradients at x, how they change over the steps "gradient" and "noise", and over the former with fresh masks; and
+    the loss at x."""
+    seen = {name: Moments(H) for name in ("at x", "fresh", "gradient", "noise")}
+    loss = 0.0
+    for batch in samples:
+        start = Replay([at.model])
+        at_x = at(batch)
+        loss += float(at.loss) / len(samples)
+        seen["at x"].add(at_x)
+        at.move(steps["gradient"])
+        seen["fresh"].add(at(batch) - at_x)  # generators and buffers are where the last evaluation has left them
+        for name, step in steps.items():
+            at.move(step)
+            start.restore()
+            seen[name].add(at(batch) - at_x)
+        at.move(None)
+    return seen, loss
+
+
+def largest_curvature(at: Evaluator, samples: list[Any], start: Tensor, H: Tensor, iterations: int) -> float:
+    """The largest eigenvalue of H⁻¹∇²f over some batches, by differences of gradients over steps as long as `start`."""
+    origin = Replay([at.model])
+
+    def gradient() -> Tensor:
+        origin.restore()
+        return functools.reduce(operator.add, map(at, samples)) / len(samples)
+
+    v, size, value, at_x = start, _length(start, H), 0.0, gradient()
+    for _ in range(iterations):
+        at.move(v)
+        difference = gradient() - at_x
+        at.move(None)
+        value = ratio(dot(difference, v), dot(v * H, v))
+        v = difference / H
+        v = v * (size / max(_length(v, H), 1e-30))
+    return value
+
+
+def _length(step: Tensor, H: Tensor) -> float:
+    """‖step‖ in the norm of H."""
+    return math.sqrt(float(dot(step * H, step)))
+
+
+def ratio(a: float | Tensor, b: float | Tensor) -> float:
+    """a/b, and 0 where both are."""
+    a, b = float(a), float(b)
+    return a / b if b != 0 else (math.inf if a > 0 else 0.0)

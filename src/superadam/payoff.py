@@ -1,0 +1,124 @@
+r"""Does variance reduction pay for its second gradient? The mathematics of the answer, on plain numbers.
+
+A step is $x_{t+1} = x_t - \gamma H^{-1} g_t$ with $g_t = \nabla f(x_t) + e_t$. Norms are those of $H^{-1}$, in which it
+is a plain gradient step, and curvatures are those of $H^{-1/2}\nabla^2 f H^{-1/2}$. A batch's gradient has the variance
+$\sigma^2$, the difference of its gradients at $x_t$ and $x_{t-1}$ has the variance $D = r\sigma^2$.
+
+**The error of the estimator.** With τ = 1, line 11 is $e_t = (1-\alpha)\,e_{t-1} + w_t$, where $w_t = \alpha n_t +
+(1-\alpha) d_t$ has the noise $n_t$ of the new gradient and $d_t$ of the difference (the proof of the paper's lemma B2,
+before its inequalities). If the noise has the same variance at both points, $\mathrm{E}\langle n_t, d_t\rangle = D/2$,
+so that
+
+$$\mathrm{E}\|w_t\|^2 = \alpha^2\sigma^2 + (1-\alpha) D, \qquad
+  \mathrm{E}\|e_t\|^2 = \frac{\alpha^2 + (1-\alpha) r}{\alpha(2-\alpha)}\,\sigma^2.$$
+
+**Feedback.** The difference grows with the step and the step with the error: $D = \gamma^2(\kappa_g^2\|\nabla f\|^2 +
+\kappa_n^2\|e_t\|^2)$. So the error feeds itself, and grows without end unless $(1-\alpha)\kappa_n^2\gamma^2 <
+\alpha(2-\alpha)$.
+
+**What the error does to x.** $e_t$ is smaller than $n_t$, but lasts for $1/\alpha$ steps. On a quadratic with curvature
+λ, the variance of $x_t$ that it causes, as a multiple of that of plain gradients at the same γ, is
+
+$$\varphi = \frac{\mathrm{E}\|e_t\|^2}{\sigma^2} \cdot \frac{1 + ab}{1 - ab}, \qquad a = 1-\gamma\lambda,\;
+  b = 1-\alpha,$$
+
+which is about $(\alpha + r/\alpha)/(\alpha + \gamma\lambda)$. Momentum, τ = 0, makes $g_t$ smoother but leaves this
+variance as it is. So variance reduction takes noise out of x only where the curvature acts within $1/\alpha$ steps.
+
+**The rule.** For one step of τ = 1 at γ, τ = 0 takes two steps at γ/2: the same progress, the same number of gradients,
+and half of the noise in x. So τ = 1 pays if $\varphi < 1/2$ for some α, at a γ that is stable. Roughly this says
+$\gamma\kappa_n^2 < \lambda$: the curvature must exceed what the batches disagree about it, times γ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["Problem", "best_alpha", "curvature_limit", "error", "least_alpha", "noise_in_x", "noise_ratio"]
+
+ALPHAS = tuple(10 ** (-k / 16) for k in range(33))  # 1 … 0.01: less would take hundreds of steps to settle
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the rule looks at, for one learning rate, in the norm of H⁻¹."""
+
+    lr: float
+    gradient2: float
+    """‖∇f‖²."""
+    noise: float
+    """σ²."""
+    kappa_gradient2: float
+    """κ_g²: the variance of differences over a step of size 1 along the gradient."""
+    kappa_noise2: float
+    """κ_n²: along the noise."""
+    curvature_noise: float
+    """λ, along the noise."""
+    curvature_max: float
+
+
+def error(alpha: float, ratio: float) -> float:
+    r"""$\mathrm{E}\|e_t\|^2/\sigma^2$ with τ = 1, from the variance ratio $r = D/\sigma^2$.
+
+    >>> error(1.0, ratio=0.5)
+    1.0
+    >>> round(error(0.1, ratio=0.01), 4)
+    0.1
+    """
+    return (alpha**2 + (1 - alpha) * ratio) / (alpha * (2 - alpha))
+
+
+def noise_in_x(alpha: float, ratio: float, ell: float) -> float:
+    r"""φ: the variance of x with τ = 1 as a multiple of that of plain gradients, where $\ell = \gamma\lambda$.
+
+    >>> noise_in_x(1.0, ratio=0.5, ell=0.1)
+    1.0
+    >>> noise_in_x(0.1, ratio=0.01, ell=0.001) > 1 > noise_in_x(0.1, ratio=0.01, ell=0.5)
+    True
+    """
+    ab = (1 - min(ell, 2.0)) * (1 - alpha)
+    return error(alpha, ratio) * (1 + ab) / (1 - ab)
+
+
+def curvature_limit(curvature: float, *, alpha: float, tau: float) -> float:
+    r"""The largest stable γ on a quadratic: $\frac{2}{\lambda} \cdot \frac{1+b}{1-b+2b\tau}$ with $b = 1-\alpha$.
+
+    With τ = 1 this is 2/λ, gradient descent's, whatever α is: without noise $g_t$ *is* $\nabla f(x_t)$. With τ = 0,
+    momentum b allows (1+b)/(1-b) times as much.
+
+    >>> curvature_limit(1.0, alpha=0.1, tau=1.0), round(curvature_limit(1.0, alpha=0.1, tau=0.0), 9)
+    (2.0, 38.0)
+    """
+    b = 1 - alpha
+    return 2 / curvature * (1 + b) / (1 - b + 2 * b * tau) if curvature > 0 else math.inf
+
+
+def least_alpha(p: Problem) -> float:
+    """The α below which, with τ = 1, the error feeds itself.
+
+    >>> round(least_alpha(Problem(0.1, 1.0, 1.0, 50.0, 50.0, 1.0, 1.0)), 3)  # κ_n²γ² = 1/2
+    0.219
+    """
+    k = p.kappa_noise2 * p.lr**2
+    return (2 + k - math.sqrt(4 + k * k)) / 2
+
+
+def ratio_at(p: Problem, alpha: float) -> float:
+    """D/σ² when steps are as large as the error makes them; infinite where it feeds itself."""
+    if p.noise == 0:
+        return 0.0
+    k = p.lr**2
+    left = 1 - k * p.kappa_noise2 * (1 - alpha) / (alpha * (2 - alpha))
+    right = k * (p.kappa_gradient2 * p.gradient2 / p.noise + p.kappa_noise2 * alpha / (2 - alpha))
+    return right / left if left > 0 else math.inf
+
+
+def noise_ratio(p: Problem, alpha: float) -> float:
+    """2φ: noise in x with τ = 1 as a multiple of that with τ = 0, at equal progress and equally many gradients."""
+    return 2 * noise_in_x(alpha, ratio_at(p, alpha), p.lr * p.curvature_noise)
+
+
+def best_alpha(p: Problem) -> float:
+    """The α that leaves least noise in x, with τ = 1."""
+    return min(ALPHAS, key=lambda alpha: noise_ratio(p, alpha))

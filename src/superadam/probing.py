@@ -1,0 +1,204 @@
+"""`probe`: what a model's own gradients say about τ and the learning rate, before training with them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from superadam import payoff
+from superadam.measuring import Evaluator, LossFn, differences, directions, largest_curvature, ratio, untouched
+from superadam.parts import check
+from superadam.tensors import dot
+
+__all__ = ["ProbeReport", "probe"]
+
+
+@dataclass(frozen=True)
+class ProbeReport:
+    """What `probe` has measured. `str(report)` says it in words.
+
+    Curvatures are those of $H^{-1/2} \\nabla^2 f H^{-1/2}$: 1 divided by one is a learning rate.
+    """
+
+    batches: int
+    """How many batches the measurement has used."""
+    evaluations: int
+    """How many gradients it has taken."""
+    lr: float
+    """γ μ_t of the step over which differences were taken."""
+    loss: float
+    gradient2: float
+    """‖∇f(x)‖², without the part that noise adds to it (so it may be 0)."""
+    noise: float
+    """tr Σ, the variance of a batch's gradient."""
+    variance_ratio: float
+    """Var(∇f(x+δ; ξ) - ∇f(x; ξ)) / Var(∇f(x; ξ)), with the same masks and buffers."""
+    variance_ratio_without_replay: float
+    """The same with fresh masks and buffers."""
+    curvature_gradient: float
+    """Along the averaged gradient."""
+    curvature_noise: float
+    """Along the noise of the gradient."""
+    curvature_max: float
+    """The largest, by power iterations."""
+    problem: payoff.Problem
+    """The same in the norm of H⁻¹: what the rule is applied to."""
+
+    @property
+    def noise_scale(self) -> float:
+        """tr Σ / ‖∇f‖²: the mean of that many batches has as much noise as gradient."""
+        return self.noise / self.gradient2 if self.gradient2 > 0 else math.inf
+
+    @property
+    def noise_share(self) -> float:
+        """What noise takes back of the progress of a step: γλσ²/(2‖∇f‖²), along the noise. Above 1, f does not fall."""
+        p = self.problem
+        loss = p.lr * p.curvature_noise * p.noise / 2
+        return loss / p.gradient2 if p.gradient2 > 0 else math.inf
+
+    @property
+    def alpha(self) -> float:
+        """The best α with τ = 1."""
+        return payoff.best_alpha(self.problem)
+
+    @property
+    def noise_ratio(self) -> float:
+        """Noise in x with τ = 1 as a multiple of that with τ = 0, at equal progress for each gradient."""
+        return payoff.noise_ratio(self.problem, self.alpha)
+
+    @property
+    def tau(self) -> float:
+        """The τ to take at this learning rate: 1 if noise matters, is reduced, and the step is stable."""
+        pays = self.noise_ratio < 1 and self.noise_share > 0.1 and self.lr < self.stable_lr(1.0)
+        return 1.0 if pays else 0.0
+
+    def stable_lr(self, tau: float, alpha: float = 0.1) -> float:
+        """Where line 11 with a given τ and α diverges on a quadratic with the largest curvature."""
+        return payoff.curvature_limit(self.curvature_max, alpha=alpha, tau=tau)
+
+    def __str__(self) -> str:
+        return "\n".join(_words(self))
+
+
+def probe(
+    model: nn.Module,
+    loss_fn: LossFn,
+    loader: Iterable[Any],
+    *,
+    lr: float = 1e-3,
+    batches: int = 32,
+    power_iterations: int = 8,
+    lam: float = 5e-4,
+) -> ProbeReport:
+    r"""Measure gradient noise, the noise of differences, and curvature; say if variance reduction would pay.
+
+    The first half of the batches gives the step δ = -lr · H⁻¹ḡ, Adam's after as many steps: ḡ is their mean gradient
+    and H = diag(√(mean of squares) + λ). The second half measures, at x and at x + δ. Everything is left as it was,
+    bit for bit, also if `loss_fn` raises: parameters, buffers, `p.grad`, training mode, torch's generators, Python's
+    and NumPy's. (What is not: a generator of your own, and an iterator given as `loader`.) In memory it needs the
+    batches and about fifteen copies of the parameters.
+
+    The rule, in `superadam.payoff`, takes f for a quadratic, and what is measured here for what stays so. It speaks
+    of the point where the model is: probe again after some training.
+
+    Args:
+        model: in the mode in which it is trained.
+        loss_fn: `loss_fn(model, batch)` gives the loss, a scalar. It does not call `backward`.
+        loader: batches, as for training. At least four.
+        lr: γμ_t of the step of τ = 1. It is compared with two steps of half the size with τ = 0, so that both take two
+            gradients: give twice a learning rate that is good for Adam.
+        batches: how many batches to use, at most. `5/2 · batches + 4 · (power_iterations + 1)` gradients are taken.
+        power_iterations: for the largest curvature, on up to four batches.
+        lam: λ.
+
+    >>> import torch
+    >>> from superadam import probe
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 1))
+    >>> data = [(x, x.sum(1, keepdim=True)) for x in torch.randn(32, 8, 4)]
+    >>> report = probe(model, lambda model, batch: (model(batch[0]) - batch[1]).square().mean(), data)
+    >>> report.variance_ratio < 0.1 < 0.5 < report.variance_ratio_without_replay
+    True
+    >>> report.tau
+    0.0
+    """
+    check(lr > 0, "lr", lr, "lr > 0")
+    check(batches >= 4, "batches", batches, "batches >= 4")
+    check(power_iterations >= 1, "power_iterations", power_iterations, "power_iterations >= 1")
+    with untouched(model):
+        samples = list(itertools.islice(loader, batches))
+        if len(samples) < 4:
+            raise ValueError(
+                f"probe needs at least 4 batches to tell noise from gradient, and the loader has {len(samples)}"
+            )
+        return _measure(Evaluator(model, loss_fn), samples, lr, power_iterations, lam)
+
+
+def _measure(at: Evaluator, samples: list[Any], lr: float, power_iterations: int, lam: float) -> ProbeReport:
+    half = len(samples) // 2
+    g, u, H = directions(at, samples[:half], lam)
+    steps = {"gradient": g / H * -lr, "noise": u / H * -lr}
+    seen, loss = differences(at, samples[half:], steps, H)
+    along = {name: ratio(dot(seen[name].mean, step), dot(step * H, step)) for name, step in steps.items()}
+    largest = largest_curvature(at, samples[half : half + 4], steps["gradient"], H, power_iterations)
+    sigma2 = seen["at x"]
+    problem = payoff.Problem(
+        lr=lr,
+        gradient2=sigma2.mean2(weighted=True),
+        noise=sigma2.variance(weighted=True),
+        kappa_gradient2=ratio(seen["gradient"].variance(weighted=True), lr**2 * dot(g / H, g)),
+        kappa_noise2=ratio(seen["noise"].variance(weighted=True), lr**2 * dot(u / H, u)),
+        curvature_noise=max(along["noise"], 0.0),
+        curvature_max=max(largest, *along.values()),
+    )
+    return ProbeReport(
+        batches=len(samples),
+        evaluations=at.count,
+        lr=lr,
+        loss=loss,
+        gradient2=sigma2.mean2(),
+        noise=sigma2.variance(),
+        variance_ratio=ratio(seen["gradient"].variance(), sigma2.variance()),
+        variance_ratio_without_replay=ratio(seen["fresh"].variance(), sigma2.variance()),
+        curvature_gradient=along["gradient"],
+        curvature_noise=along["noise"],
+        curvature_max=problem.curvature_max,
+        problem=problem,
+    )
+
+
+def _words(r: ProbeReport) -> Iterator[str]:
+    """The numbers, and what follows from them."""
+    yield f"probe: {r.batches} batches, {r.evaluations} gradients, a step of lr {r.lr:g} (τ = 0: two of {r.lr / 2:g})"
+    yield f"  loss {r.loss:.4g}, gradient norm² {r.gradient2:.3g}, noise tr Σ {r.noise:.3g} in a batch"
+    yield f"  noise scale {r.noise_scale:.3g}: the mean of so many batches has as much noise as gradient"
+    yield (
+        f"  variance of the difference of two gradients, to that of one: {r.variance_ratio:.3g} with the same masks, "
+        f"{r.variance_ratio_without_replay:.3g} with others"
+    )
+    yield (
+        f"  curvature in the metric of H: {r.curvature_gradient:.3g} along the gradient, {r.curvature_noise:.3g} "
+        f"along the noise, {r.curvature_max:.3g} at most"
+    )
+    yield (
+        f"  stable on a quadratic: lr < {r.stable_lr(1.0):.2g} with tau=1, {r.stable_lr(0.0):.2g} with tau=0 and "
+        f"alpha=0.1; alpha > {payoff.least_alpha(r.problem):.2g} with tau=1"
+    )
+    yield f"  noise takes back {r.noise_share:.2g} of a step's progress"
+    yield (
+        f"  noise in x with tau=1, at its best alpha {r.alpha:.2g}: {r.noise_ratio:.2f} of that with tau=0, at equal "
+        "progress for each gradient"
+    )
+    if r.tau > 0:
+        yield f"  verdict: variance reduction pays for its second gradient here. Use tau=1, alpha about {r.alpha:.2g}."
+    elif r.lr >= r.stable_lr(1.0):
+        yield "  verdict: this lr is too large for tau=1. Use tau=0, or probe a smaller one."
+    elif r.noise_share <= 0.1:
+        yield "  verdict: noise does not limit the step here, so there is nothing for tau=1 to gain. Use tau=0."
+    else:
+        yield "  verdict: the second gradient costs more than it brings here. Use tau=0."
