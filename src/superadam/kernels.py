@@ -18,7 +18,7 @@ from torch import Tensor
 
 from superadam.estimators import Recursive
 from superadam.matrices import AccumulatedNorm, AdaGrad, AMSGrad, BeliefNorm, GradientNorm, Identity, SecondMoment
-from superadam.pieces import aligned
+from superadam.pieces import aligned, elementwise
 from superadam.schedules import Constant, Schedule
 from superadam.tensors import Scalar
 
@@ -57,7 +57,7 @@ def kernel_for(parts: Any, options: dict[str, Any]) -> str | None:
 def kernel_of(c: Chunk) -> str | None:
     """The kernel that runs a chunk, if one takes its tensors."""
     kernel = kernel_for(c, c.group) if c.group["fused"] is not False else None
-    if c.group["compile"] and (c.constraint is not None or c.penalty is not None):
+    if c.group["compile"] and (c.constraint is not None or c.penalty is not None) and elementwise(c):
         return None  # a kernel that takes line 9 in is faster
     if kernel is None or not aligned(c):
         return None

@@ -16,7 +16,7 @@ from superadam import compiled
 from superadam.chunks import Chunk, state_dtype
 from superadam.tensors import Scalar
 
-__all__ = ["TILE", "aligned", "pieces", "run", "tiles"]
+__all__ = ["TILE", "aligned", "elementwise", "pieces", "run", "tiles"]
 
 Sums = tuple[Tensor, ...]
 
