@@ -10,9 +10,8 @@ $$x \leftarrow (1 - \eta w)\,x - \eta\, g_t / (\sqrt{v_t / s^2} + \lambda)
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -47,7 +46,7 @@ def kernel_for(parts: Any, options: dict[str, Any]) -> str | None:
     free = parts.constraint is None and parts.penalty is None
     if type(matrix) is SecondMoment or (type(matrix) is AMSGrad and matrix.power == 0.5):
         return "adam"
-    if type(matrix) is AdaGrad and free and isinstance(schedule, Constant) and schedule.alpha == schedule.first == 1:
+    if type(matrix) is AdaGrad and free and type(schedule) is Constant and schedule.alpha == schedule.first == 1:
         return "adagrad"
     if type(matrix) in (Identity, GradientNorm, BeliefNorm, AccumulatedNorm) and free:
         return "sgd"
@@ -59,12 +58,18 @@ def kernel_of(c: Chunk) -> str | None:
     kernel = kernel_for(c, c.group) if c.group["fused"] is not False else None
     if c.group["compile"] and (c.constraint is not None or c.penalty is not None):
         return None  # a kernel that takes line 9 in is faster
+    if kernel == "adam" and not 0 <= 1 - cast(float, c.alpha) < 1:
+        return None  # its correction at an infinite step count, 1 - β₁^∞, is 1 for these β₁ only
     return kernel if kernel is None or (c.params[0].device.type in DEVICES and aligned(c)) else None
 
 
-@functools.cache
-def _step(device: torch.device, value: float) -> Tensor:
-    return torch.full((), value, device=device)
+def _steps(c: Chunk, value: float) -> list[Tensor]:
+    return [torch.full((), value, device=c.params[0].device)] * len(c.params)
+
+
+def _there(c: Chunk, eta: Scalar) -> Scalar:
+    """η, where the parameters are."""
+    return eta.to(c.params[0].device) if isinstance(eta, Tensor) else eta
 
 
 def _decoupled(c: Chunk) -> float:
@@ -87,8 +92,8 @@ def adam(c: Chunk, x: list[Tensor], eta: Scalar) -> None:
         c.all("g"),
         c.all("v"),
         c.all("v_max") if amsgrad else [],
-        [_step(x[0].device, math.inf)] * len(x),
-        lr=eta * s,
+        _steps(c, math.inf),
+        lr=_there(c, eta) * s,
         beta1=1 - c.alpha,
         beta2=H.beta,
         weight_decay=_decoupled(c) / s + _in_gradient(c),
@@ -101,14 +106,14 @@ def adam(c: Chunk, x: list[Tensor], eta: Scalar) -> None:
 def adagrad(c: Chunk, eta: Scalar) -> None:
     """AdaGrad without momentum: lines 11, 4, 9 and 10."""
     H: Any = c.matrix
-    s = math.sqrt(c.t) if H.mean else 1.0
+    s, eta = math.sqrt(c.t) if H.mean else 1.0, _there(c, eta)
     torch._foreach_copy_(c.all("g"), list((c.grad,) if len(c.params) == 1 else c.grad))
     _decay(c, eta)
     _adagrad(
         c.params,
         c.grads,
         c.all("v"),
-        [_step(c.params[0].device, 1.0)] * len(c.params),
+        _steps(c, 1.0),
         lr=eta * s,
         lr_decay=0.0,
         weight_decay=_in_gradient(c),
@@ -119,6 +124,7 @@ def adagrad(c: Chunk, eta: Scalar) -> None:
 
 def sgd(c: Chunk, alpha: float, eta: Scalar) -> None:
     """H_t = b I, of which `reduce` has made b: lines 11, 9 and 10."""
+    eta = _there(c, eta)
     rate = eta / c.matrix.H(c)
     _decay(c, eta)
     _sgd(
