@@ -7,7 +7,7 @@ go together, which saves calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ def pieces(c: Chunk, *, line_9: bool = True, cut: bool = True) -> Iterator[Chunk
     by_coordinate = elementwise(c, line_9=line_9)
     small = [i for i, p in enumerate(c.params) if p.numel() <= SMALL]
     if len(small) > 1:
-        yield c.part(small)
+        yield from map(c.part, _lots(c, small))
     else:
         small = []
     for i in sorted(set(range(len(c.params))) - set(small)):
@@ -47,6 +47,16 @@ def pieces(c: Chunk, *, line_9: bool = True, cut: bool = True) -> Iterator[Chunk
             yield from _tiles(c, i, TILE)
         else:
             yield c if len(c.params) == 1 else c.part([i])
+
+
+def _lots(c: Chunk, small: list[int]) -> Iterable[list[int]]:
+    """Small tensors by about TILE coordinates: the temporaries of thousands of them would be as large as x."""
+    lots: dict[int, list[int]] = {}
+    start = 0
+    for i in small:
+        lots.setdefault(start // TILE, []).append(i)
+        start += c.params[i].numel()
+    return lots.values()
 
 
 def run(line: Callable[[Chunk, Scalar], Sums], c: Chunk, gamma: Scalar, *, line_9: bool = True) -> list[Sums]:
