@@ -232,6 +232,7 @@ class ComposedOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.defaults = {**options.NEWER, **self.defaults}
         self._parts_of = {}
         self._last = self._dropped = None
         for group in self.param_groups:  # options that are newer than the checkpoint
