@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version  # the kernels do not tell autograd what they write into
 
 from superadam.estimators import Recursive
 from superadam.matrices import AccumulatedNorm, AdaGrad, AMSGrad, BeliefNorm, GradientNorm, Identity, SecondMoment
@@ -101,6 +102,7 @@ def adam(c: Chunk, x: list[Tensor], eta: Scalar) -> None:
         amsgrad=amsgrad,
         maximize=c.group["maximize"],
     )
+    increment_version(x)
 
 
 def adagrad(c: Chunk, eta: Scalar) -> None:
@@ -120,6 +122,7 @@ def adagrad(c: Chunk, eta: Scalar) -> None:
         eps=H.lam * s,
         maximize=c.group["maximize"],
     )
+    increment_version(c.params)
 
 
 def sgd(c: Chunk, alpha: float, eta: Scalar) -> None:
@@ -139,6 +142,7 @@ def sgd(c: Chunk, alpha: float, eta: Scalar) -> None:
         maximize=c.group["maximize"],
         is_first_step=alpha == 1,
     )
+    increment_version(c.params)
 
 
 def _decay(c: Chunk, eta: Scalar) -> None:
