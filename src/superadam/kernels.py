@@ -109,7 +109,12 @@ def adagrad(c: Chunk, eta: Scalar) -> None:
     """AdaGrad without momentum: lines 11, 4, 9 and 10."""
     H: Any = c.matrix
     s, eta = math.sqrt(c.t) if H.mean else 1.0, _there(c, eta)
-    torch._foreach_copy_(c.all("g"), list((c.grad,) if len(c.params) == 1 else c.grad))
+    g = c.all("g")  # becomes `c.grad`, which would be as large as all parameters together
+    torch._foreach_copy_(g, cast(list[Tensor], c.grads))
+    if c.group["maximize"]:
+        torch._foreach_neg_(g)
+    if _in_gradient(c) != 0:
+        torch._foreach_add_(g, c.params, alpha=_in_gradient(c))
     _decay(c, eta)
     _adagrad(
         c.params,
