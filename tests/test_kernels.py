@@ -137,7 +137,7 @@ def test_no_kernel_where_it_would_be_another_step(name):
 @pytest.mark.parametrize("name", WITHOUT_KERNEL)
 def test_fused_is_refused_where_there_is_no_kernel(name):
     p = torch.zeros(3, requires_grad=True)
-    with pytest.raises(ValueError, match="torch has no fused kernel for this composition.*or use compile=True"):
+    with pytest.raises(ValueError, match=r"torch has no fused kernel for this composition .*or use compile=True"):
         SuperAdam([p], fused=True, **WITHOUT_KERNEL[name])
     opt = SuperAdam([torch.ones(1, requires_grad=True)], fused=True)
     with pytest.raises(ValueError, match="torch has no fused kernel"):

@@ -219,9 +219,9 @@ def test_lists_of_whole_tensors_need_more(matrix):
 def test_torchs_kernel_needs_hardly_any_scratch(matrix, variant):
     """None, but for a gradient whose norm is taken, and which is not the user's own."""
     scratch = peak([100_000, 50_000], MATRICES[matrix], **VARIANTS[variant])
-    if matrix in ("case 1", "AMSGrad") or variant == "no momentum" and matrix in ("AdaGrad", "Identity"):
+    if matrix in ("case 1", "AMSGrad") or (variant == "no momentum" and matrix in ("AdaGrad", "Identity")):
         assert scratch < 100
-    assert scratch <= 3 * TILE
+    assert scratch <= 5 * TILE
 
 
 # ------------------------------------------------------------------------------------------------ cutting
