@@ -1,4 +1,4 @@
-"""Parameters in every layout, compositions of every kind, and a loop to train them: for the tests of how a step runs."""
+"""Parameters in every layout, compositions of every kind, and a loop to train them: for tests of how a step runs."""
 
 import functools
 
