@@ -1,6 +1,10 @@
 """Problems and loops that several tests use."""
 
+import weakref
+
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from superadam import SuperAdam, matrices, twice
 
@@ -78,4 +82,31 @@ def train(problem, opt, params, samples, *, half_steps=False):
     return points, problem.join(params).detach().clone()
 
 
-__all__ = ["CASES", "LR", "SHAPES", "Stochastic", "SuperAdam", "train"]
+class Live(TorchDispatchMode):
+    """Bytes of the storages that were made under this mode and are alive, and their peak."""
+
+    def __init__(self, known):
+        super().__init__()
+        self.refs = {t.untyped_storage()._cdata: None for t in known}
+        self.now = self.peak = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for t in tree_leaves(out):
+            if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata not in self.refs:
+                self._made(t.untyped_storage())
+        return out
+
+    def _made(self, storage):
+        key, size = storage._cdata, storage.nbytes()
+
+        def freed(_):
+            del self.refs[key]
+            self.now -= size
+
+        self.refs[key] = weakref.ref(storage, freed)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+__all__ = ["CASES", "LR", "SHAPES", "Live", "Stochastic", "SuperAdam", "train"]

@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from problems import CASES, LR, Stochastic, SuperAdam, train
+from problems import CASES, LR, Live, Stochastic, SuperAdam, train
 from superadam import matrices, replay, twice
 
 BATCHES = 4
@@ -414,33 +412,6 @@ def test_state_is_as_large_as_adams(tau):
         ours.step(closure)
         adam.step()
     assert state_bytes(ours) == state_bytes(adam) == 8 * sum(p.numel() for p in params)
-
-
-class Live(TorchDispatchMode):
-    """Bytes of the storages that were made under this mode and are alive, and their peak."""
-
-    def __init__(self, known):
-        super().__init__()
-        self.refs = {t.untyped_storage()._cdata: None for t in known}
-        self.now = self.peak = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for t in tree_leaves(out):
-            if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata not in self.refs:
-                self._made(t.untyped_storage())
-        return out
-
-    def _made(self, storage):
-        key, size = storage._cdata, storage.nbytes()
-
-        def freed(_):
-            del self.refs[key]
-            self.now -= size
-
-        self.refs[key] = weakref.ref(storage, freed)
-        self.now += size
-        self.peak = max(self.peak, self.now)
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.0])

@@ -292,6 +292,7 @@ class ComposedOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.defaults = {**options.NEWER, **self.defaults}
         self._parts_of = {}
         self._last = self._dropped = None
         self._marked = {}

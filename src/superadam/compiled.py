@@ -57,7 +57,7 @@ class _Kernel:
         self.rows = bool(c.matrix.scalars)
         self.formulas: list[tuple[Formula, int]] = []
         example = [_example(t) for t in self.tensors(c)]
-        gamma = torch.zeros((), dtype=state_dtype(c.params[0]))
+        gamma = torch.zeros((), dtype=state_dtype(c.params[0]), device=c.params[0].device)
         token = tracing.set(True)
         try:
             self.traced([t[:ROW].clone() if t.dim() else t for t in example], None, gamma, self.formulas)
@@ -92,14 +92,15 @@ class _Kernel:
 
     def tensors(self, c: Chunk) -> list[Tensor]:
         grads = [grad for grad in c.grads if grad is not None]
-        return [*c.params, *grads, *(t for name in self.held for t in c.all(name)), *c.scalars.values()]
+        return [*c.params, *grads, *(t for name in self.held for t in c.all(name)), *(getattr(c, n) for n in c.scalars)]
 
     def __call__(self, c: Chunk, gamma: Scalar) -> Sums:
         weights = [*(c.at_step(formula, ahead) for formula, ahead in self.formulas), gamma]
+        dtype, device = state_dtype(c.params[0]), c.params[0].device
         if any(isinstance(w, Tensor) for w in weights):
-            scalars = [torch.as_tensor(w).to(c.params[0]) for w in weights]
+            scalars = [torch.as_tensor(w, dtype=dtype, device=device) for w in weights]
         else:
-            scalars = list(torch.tensor(weights, dtype=state_dtype(c.params[0])).unbind())
+            scalars = list(torch.tensor(weights, dtype=dtype, device=device).unbind())
         return tuple(self.run(*self.tensors(c), *scalars))
 
 
@@ -127,6 +128,7 @@ def call(line: Line, c: Chunk, gamma: Scalar) -> Sums:
         tuple(c.group[name] for name in OPTIONS),
         ("paired" in c.states[0], "restarted" in c.states[0], c.has_grad),
         (len(c.params), first.dtype, first.device),
+        tuple(s.dtype for s in c.scalars.values()),  # that of other parameters which share the matrix
     )
     if key not in _kernels:
         _kernels[key] = _Kernel(line, c)

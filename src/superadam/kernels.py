@@ -11,10 +11,11 @@ $$x \leftarrow (1 - \eta w)\,x - \eta\, g_t / (\sqrt{v_t / s^2} + \lambda)
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version  # the kernels do not tell autograd what they write into
 
 from superadam.estimators import Recursive
 from superadam.matrices import AccumulatedNorm, AdaGrad, AMSGrad, BeliefNorm, GradientNorm, Identity, SecondMoment
@@ -47,7 +48,7 @@ def kernel_for(parts: Any, options: dict[str, Any]) -> str | None:
     free = parts.constraint is None and parts.penalty is None
     if type(matrix) is SecondMoment or (type(matrix) is AMSGrad and matrix.power == 0.5):
         return "adam"
-    if type(matrix) is AdaGrad and free and isinstance(schedule, Constant) and schedule.alpha == schedule.first == 1:
+    if type(matrix) is AdaGrad and free and type(schedule) is Constant and schedule.alpha == schedule.first == 1:
         return "adagrad"
     if type(matrix) in (Identity, GradientNorm, BeliefNorm, AccumulatedNorm) and free:
         return "sgd"
@@ -61,13 +62,20 @@ def kernel_of(c: Chunk) -> str | None:
         return None  # a kernel that takes line 9 in is faster
     if kernel is None or not aligned(c):
         return None
+    if kernel == "adam" and not 0 <= 1 - cast(float, c.alpha) < 1:
+        return None  # its correction at an infinite step count, 1 - β₁^∞, is 1 for these β₁ only
     devices = {t.device.type for t in (c.params[0], *c.scalars.values())}
     return kernel if devices <= DEVICES[kernel] else None
 
 
-def _steps(x: list[Tensor], value: float) -> list[Tensor]:
+def _steps(c: Chunk, value: float) -> list[Tensor]:
     """A step count for every tensor."""
-    return [x[0].new_full((), value, dtype=torch.float32)] * len(x)
+    return [c.params[0].new_full((), value, dtype=torch.float32)] * len(c.params)
+
+
+def _there(c: Chunk, eta: Scalar) -> Scalar:
+    """η, where the parameters are."""
+    return eta.to(c.params[0].device) if isinstance(eta, Tensor) else eta
 
 
 def _decoupled(c: Chunk) -> float:
@@ -90,8 +98,8 @@ def adam(c: Chunk, x: list[Tensor], eta: Scalar) -> None:
         c.all("g"),
         c.all("v"),
         c.all("v_max") if amsgrad else [],
-        _steps(x, math.inf),
-        lr=eta * s,
+        _steps(c, math.inf),
+        lr=_there(c, eta) * s,
         beta1=1 - c.alpha,
         beta2=H.beta,
         weight_decay=_decoupled(c) / s + _in_gradient(c),
@@ -99,29 +107,37 @@ def adam(c: Chunk, x: list[Tensor], eta: Scalar) -> None:
         amsgrad=amsgrad,
         maximize=c.group["maximize"],
     )
+    increment_version(x)
 
 
 def adagrad(c: Chunk, eta: Scalar) -> None:
     """AdaGrad without momentum: lines 11, 4, 9 and 10."""
     H: Any = c.matrix
-    s = math.sqrt(c.t) if H.mean else 1.0
-    torch._foreach_copy_(c.all("g"), list((c.grad,) if len(c.params) == 1 else c.grad))
+    s, eta = math.sqrt(c.t) if H.mean else 1.0, _there(c, eta)
+    g = c.all("g")  # becomes `c.grad`, which would be as large as all parameters together
+    torch._foreach_copy_(g, cast(list[Tensor], c.grads))
+    if c.group["maximize"]:
+        torch._foreach_neg_(g)
+    if _in_gradient(c) != 0:
+        torch._foreach_add_(g, c.params, alpha=_in_gradient(c))
     _decay(c, eta)
     _adagrad(
         c.params,
         c.grads,
         c.all("v"),
-        _steps(c.params, 1.0),
+        _steps(c, 1.0),
         lr=eta * s,
         lr_decay=0.0,
         weight_decay=_in_gradient(c),
         eps=H.lam * s,
         maximize=c.group["maximize"],
     )
+    increment_version(c.params)
 
 
 def sgd(c: Chunk, alpha: float, eta: Scalar) -> None:
     """H_t = b I, of which `reduce` has made b: lines 11, 9 and 10."""
+    eta = _there(c, eta)
     rate = eta / c.matrix.H(c)
     _decay(c, eta)
     _sgd(
@@ -136,6 +152,7 @@ def sgd(c: Chunk, alpha: float, eta: Scalar) -> None:
         maximize=c.group["maximize"],
         is_first_step=alpha == 1,
     )
+    increment_version(c.params)
 
 
 def _decay(c: Chunk, eta: Scalar) -> None:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
 
 
+# The options that optimizers pickled by older versions do not have.
+NEWER = {"fused": None, "compile": False, "rounding": "nearest"}
+
 # What the state of a parameter, or the view that a part has of it, calls by these names.
 RESERVED = {name for name in dir(Chunk) if not name.startswith("_")}.union(
     Chunk.__annotations__, ("gamma", "q", "dx", "step", "restarted", "direction", "master", "number", "root")

@@ -143,7 +143,7 @@ class L2(Penalty):
 
     @in_metric
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
-        return y.mul_(d / (d + self.lam))
+        return y.div_(1 + self.lam / d)  # d may be infinite, for γ = 0
 
     def value(self, x: Tensor) -> Tensor:
         return self.lam / 2 * x.square().sum()
@@ -169,7 +169,7 @@ class ElasticNet(Penalty):
 
     @in_metric
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
-        return _soft(y, self.l1 / d).mul_(d / (d + self.l2))
+        return _soft(y, self.l1 / d).div_(1 + self.l2 / d)
 
     def value(self, x: Tensor) -> Tensor:
         return self.l1 * x.abs().sum() + self.l2 / 2 * x.square().sum()

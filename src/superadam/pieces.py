@@ -7,7 +7,7 @@ go together, which saves calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ def pieces(c: Chunk, *, line_9: bool = True, cut: bool = True) -> Iterator[Chunk
     by_coordinate, by_row = elementwise(c, line_9=line_9), elementwise(c, line_9=False)
     small = [i for i, p in enumerate(c.params) if p.numel() <= SMALL]
     if len(small) > 1:
-        yield c.part(small)
+        yield from map(c.part, _lots(c, small))
     else:
         small = []
     for i in sorted(set(range(len(c.params))) - set(small)):
@@ -50,6 +50,16 @@ def pieces(c: Chunk, *, line_9: bool = True, cut: bool = True) -> Iterator[Chunk
             yield from tiles(c, i, max(1, TILE // c.params[i][0].numel()), flat=False)
         else:
             yield c if len(c.params) == 1 else c.part([i])
+
+
+def _lots(c: Chunk, small: list[int]) -> Iterable[list[int]]:
+    """Small tensors by about TILE coordinates: the temporaries of thousands of them would be as large as x."""
+    lots: dict[int, list[int]] = {}
+    start = 0
+    for i in small:
+        lots.setdefault(start // TILE, []).append(i)
+        start += c.params[i].numel()
+    return lots.values()
 
 
 def run(line: Callable[[Chunk, Scalar], Sums], c: Chunk, gamma: Scalar, *, line_9: bool = True) -> list[Sums]:
@@ -100,7 +110,8 @@ def aligned(c: Chunk, which: list[int] | None = None) -> bool:
 def _alike(tensors: list[Tensor | None]) -> bool:
     there = [t for t in tensors if t is not None]
     first = there[0]
-    if first.dtype != state_dtype(first) or hasattr(first, "device_mesh"):  # complex or short numbers, or a DTensor
+    # complex or short numbers, a gradient of another precision (`grad_dtype`), or a DTensor
+    if any(t.dtype != state_dtype(first) for t in there) or hasattr(first, "device_mesh"):
         return False
     if all(t.is_contiguous() for t in there):
         return True

@@ -1,0 +1,154 @@
+"""Parameters in every layout, compositions of every kind, and a loop to train them: for tests of how a step runs."""
+
+import functools
+
+import pytest
+import torch
+
+from superadam import SuperAdam, compiled, kernels, matrices, penalties, pieces, schedules, sets
+from superadam.options import Composition
+
+MATRICES = {
+    "case 1": matrices.SecondMoment(),
+    "case 1, corrected": matrices.SecondMoment(beta=0.9, bias_correction=True),
+    "case 2": matrices.GradientNorm(),
+    "case 3": matrices.BarzilaiBorwein(lam=0.1),
+    "case 4a": matrices.Belief(),
+    "case 4a, corrected": matrices.Belief(eps=1e-8, bias_correction=True),
+    "case 4b": matrices.BeliefNorm(),
+    "AMSGrad": matrices.AMSGrad(),
+    "AMSGrad, corrected": matrices.AMSGrad(beta=0.9, bias_correction=True),
+    "Padam": matrices.AMSGrad(power=0.125, lam_inside=True),
+    "AdaGrad": matrices.AdaGrad(lam=1e-3),
+    "AdaFom": matrices.AdaGrad(lam=1e-3, v_0=0.1, mean=True),
+    "SCAdaGrad": matrices.SCAdaGrad(),
+    "AdaDelta": matrices.AdaDelta(eps=1e-3),
+    "Yogi": matrices.Yogi(),
+    "AdaBound": matrices.AdaBound(bias_correction=True, final=10.0),
+    "Identity": matrices.Identity(scale=2.0),
+    "AccumulatedNorm": matrices.AccumulatedNorm(),
+    "AccumulatedNorm, past": matrices.AccumulatedNorm(power=0.6, past=True),
+    "EstimateNorm": matrices.EstimateNorm(),
+    "DampedLBFGS": matrices.DampedLBFGS(history=2, delta=1.0),
+}
+
+VARIANTS = {
+    "plain": {},
+    "decay": {"weight_decay": 0.1},
+    "clip and decay": {"clip": 0.5, "weight_decay": 0.1},
+    "decay in the gradient, maximize": {"weight_decay": 0.1, "decoupled_weight_decay": False, "maximize": True},
+    "box": {"constraint": sets.Box(-0.8, 0.9), "weight_decay": 0.1},
+    "L1": {"penalty": penalties.L1(0.05)},
+    "elastic net on a box": {"penalty": penalties.ElasticNet(0.05, 0.5), "constraint": sets.NonNegative()},
+    "no momentum": {"schedule": schedules.Constant(alpha=1.0), "weight_decay": 0.1},
+    "bias-corrected": {"schedule": schedules.BiasCorrected(), "weight_decay": 0.1, "decoupled_weight_decay": False},
+}
+
+# shape, layout of the parameter, layout of the gradient, batches without a gradient
+PARAMETERS = [
+    ((150,), "contiguous", "alike", ()),
+    ((12, 11), "contiguous", "alike", ()),
+    ((2, 3, 4, 5), "channels last", "alike", ()),
+    ((2, 3, 5, 4), "channels last", "contiguous", ()),
+    ((10, 13), "transposed", "alike", ()),
+    ((9, 14), "contiguous", "transposed", ()),
+    ((13, 8), "contiguous", "expanded", ()),
+    ((), "contiguous", "alike", ()),
+    ((0, 3), "contiguous", "alike", ()),
+    ((3,), "contiguous", "alike", ()),
+    ((2, 2), "contiguous", "alike", (3,)),
+    ((70,), "contiguous", "alike", (2,)),
+    ((9, 10), "contiguous", "alike", (1, 2)),
+]
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Pieces so small that small tensors are cut, and in the last place not evenly."""
+    monkeypatch.setattr(pieces, "TILE", 64)
+    monkeypatch.setattr(pieces, "SMALL", 16)
+    monkeypatch.setattr(compiled, "ROW", 8)
+    monkeypatch.setattr(compiled, "_kernels", {})  # which were made for rows of another length
+
+
+def laid_out(value, layout, like=None):
+    """The same numbers, otherwise in memory."""
+    if layout == "alike":
+        return torch.empty_like(like).copy_(value)
+    if layout == "channels last":
+        return value.contiguous(memory_format=torch.channels_last)
+    if layout == "transposed":
+        return value.t().contiguous().t()
+    if layout == "expanded":
+        return value.mean(0, keepdim=True).expand_as(value)
+    return value.contiguous()
+
+
+@functools.cache
+def noise(dtype, shape, *seed):
+    generator = torch.Generator().manual_seed(hash(seed) % 2**31)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return torch.randn(shape, dtype=wide, generator=generator)
+
+
+class Problem:
+    """∇f(x; ξ) is a bounded function of every coordinate, laid out as asked."""
+
+    def __init__(self, dtypes=(torch.float64,), parameters=PARAMETERS):
+        self.of = [(dtype, *p) for dtype in dtypes for p in parameters]
+        self.params = [
+            laid_out(noise(dtype, shape, i).clone(), layout).to(dtype).requires_grad_()
+            for i, (dtype, shape, layout, _, _) in enumerate(self.of)
+        ]
+
+    def closure(self, n):
+        def closure():
+            for i, (p, (dtype, shape, _, layout, without)) in enumerate(zip(self.params, self.of, strict=True)):
+                away = p.detach().to(torch.complex128 if dtype.is_complex else torch.float64) - noise(
+                    dtype, shape, i, n
+                )
+                grad = away / (1 + away.abs() ** 2)
+                p.grad = None if n in without else laid_out(grad.to(dtype), layout, p)
+            return 0.0
+
+        return closure
+
+
+def train(problem, build=SuperAdam, *, steps=5, lr=0.05, opt=None, start=1, **options):
+    """Five steps with an lr that is a tensor and shrinks. The optimizer is returned, before its last move."""
+    if opt is None:
+        opt = build(problem.params, lr=torch.tensor(lr, dtype=torch.float64), **options)
+    for n in range(start, start + steps):
+        opt.step(problem.closure(n))
+        for group in opt.param_groups:
+            group["lr"].mul_(0.9)
+    return opt
+
+
+def result(build=SuperAdam, dtypes=(torch.float64,), parameters=PARAMETERS, **options):
+    """The parameters and their state after some steps."""
+    problem = Problem(dtypes, parameters)
+    opt = train(problem, build, **options)
+    opt.flush()
+    state = [t for p in problem.params for _, t in sorted(opt.state[p].items()) if isinstance(t, torch.Tensor)]
+    return [p.detach() for p in problem.params], state
+
+
+def refused(matrix, variant):
+    """Combinations that make no sense, as tests/test_compositions.py knows."""
+    line_9 = "constraint" in VARIANTS[variant] or "penalty" in VARIANTS[variant]
+    return (matrix == "DampedLBFGS" and line_9) or (matrix == "EstimateNorm" and "clip" in VARIANTS[variant])
+
+
+PRODUCT = [(m, tau, v) for m in MATRICES for tau in (0.0, 1.0) for v in VARIANTS if not refused(m, v)]
+
+
+def has_kernel(opt):
+    return all(kernels.kernel_for(Composition.of(group), group) is not None for group in opt.param_groups)
+
+
+def equal(actual, expected, tol=1e-12):
+    torch.testing.assert_close(actual, expected, rtol=tol, atol=tol)
+
+
+__all__ = ["MATRICES", "PARAMETERS", "PRODUCT", "VARIANTS", "Problem", "equal", "has_kernel", "result", "tiny", "train"]
