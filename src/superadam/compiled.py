@@ -101,11 +101,14 @@ class _Kernel:
             scalars = [torch.as_tensor(w, dtype=dtype, device=device) for w in weights]
         else:
             scalars = list(torch.tensor(weights, dtype=dtype, device=device).unbind())
-        return tuple(self.run(*self.tensors(c), *scalars))
+        return self.line(c, gamma) if self.run is None else tuple(self.run(*self.tensors(c), *scalars))
 
 
-def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[..., Any]:
-    """A kernel for tensors of any length, from a function that need not be known to torch.compile."""
+def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[..., Any] | None:
+    """A kernel for tensors of any length, from a function that need not be known to torch.compile.
+
+    None if the function asks for the length, so that a kernel would be for one length alone.
+    """
     from torch._inductor.compile_fx import compile_fx  # takes seconds to import
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -113,6 +116,8 @@ def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[.
     for node in graph.graph.nodes:
         node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}  # the rest keeps it out of torch's cache
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    if any(n.node.maybe_as_int() is not None for t in inputs for n in t.shape):
+        return None
     return cast(Callable[..., Any], compile_fx(graph, inputs))
 
 

@@ -97,8 +97,7 @@ def _check_weight(name: str, value: float) -> None:
 
 def _soft(y: Tensor, threshold: Tensor) -> Tensor:
     """sign(y) max(0, |y| - threshold), in place of y."""
-    near = y.minimum(threshold)
-    return y.sub_(torch.maximum(near, threshold.neg_(), out=near))
+    return y.sub_(y.minimum(threshold).clamp_min_(threshold.neg_()))
 
 
 class L1(Penalty):

@@ -15,6 +15,7 @@ from torch import Tensor
 from superadam import compiled
 from superadam.chunks import Chunk, state_dtype
 from superadam.tensors import Scalar
+from superadam.workspace import keep_memory
 
 __all__ = ["TILE", "aligned", "elementwise", "pieces", "run", "tiles"]
 
@@ -36,6 +37,7 @@ def pieces(c: Chunk, *, line_9: bool = True, cut: bool = True) -> Iterator[Chunk
     if on_device or c.group["differentiable"] or c.group["foreach"]:
         yield c
         return
+    keep_memory()
     by_coordinate, by_row = elementwise(c, line_9=line_9), elementwise(c, line_9=False)
     small = [i for i, p in enumerate(c.params) if p.numel() <= SMALL]
     if len(small) > 1:

@@ -17,7 +17,7 @@ from superadam.pieces import TILE, aligned, tiles
 from superadam.rounding import precisely
 from superadam.sets import ConvexSet
 from superadam.sharding import local
-from superadam.tensors import Scalar, TensorList, add_scaled
+from superadam.tensors import Scalar, TensorList, add_scaled, tracing
 from superadam.workspace import scratch
 
 __all__ = ["move", "nearest_point", "solve_jointly", "x_tilde"]
@@ -103,7 +103,7 @@ def _metric(c: Chunk) -> Tensor:
     """H_t; by tiles, if that saves fresh memory."""
     state = c.states[0]
     tiled = len(c.params) == 1 and c.matrix.elementwise and not c.matrix.multiple_of_identity and aligned(c)
-    if not tiled or c.params[0].numel() <= TILE or not c.params[0].is_contiguous() or torch.is_grad_enabled():
+    if tracing.get() or not tiled or not c.params[0].is_contiguous() or c.params[0].numel() <= TILE:
         return c.matrix.H(c)
     H = scratch("H", state["g"])
     for piece, part in zip(tiles(c, 0, TILE), torch.split(H.view(-1), TILE), strict=True):
