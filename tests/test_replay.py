@@ -432,7 +432,8 @@ def test_a_step_needs_two_tensors_of_scratch(tau):
     before = [id(t) for t in state]
     with Live([*params, *state, *(g for gs in grads for g in gs)]) as live:
         opt.step(closure)
-    assert 4 * 50_000 <= live.peak <= 2 * 4 * 50_000 + 20_000  # and the states of the generators
+    assert live.peak <= 2 * 4 * 50_000 + 20_000  # and the states of the generators
+    assert live.peak >= (4 * 50_000 if tau else 0)  # torch's kernel needs none
     assert [id(t) for s in opt.state.values() for t in s.values() if isinstance(t, torch.Tensor)] == before
     assert next(calls, None) is not None
     assert opt.gradient_evaluations == (3 if tau else 2)
