@@ -5,7 +5,7 @@ candidates take turns, in an order that changes from round to round, so that a s
 them alike; the clock is the wall's. Reports are plain data, for JSON.
 """
 
-from superadam.bench.report import measure_model, measure_sizes, report
+from superadam.bench.runs import measure_model, measure_sizes, report
 from superadam.bench.tables import Table, tables
 
 __all__ = ["Table", "measure_model", "measure_sizes", "report", "tables"]

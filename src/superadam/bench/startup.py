@@ -10,6 +10,8 @@ import sys
 import tempfile
 from typing import Any
 
+import torch
+
 from superadam.bench import candidates, measures, models
 
 __all__ = ["compile_times", "first_steps", "import_times"]
@@ -18,9 +20,8 @@ STEPS = 4  # by then every kernel of a composition is made: with τ > 0 the firs
 
 
 def _in_new_process(code: str, **environment: str) -> Any:
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **environment}
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads()), **environment}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     return json.loads(run.stdout.splitlines()[-1])
 
 

@@ -90,10 +90,10 @@ def measure(rounds: int, tasks: dict[str, Task] | None = None) -> dict[str, Any]
     made: dict[str, Any] = {}
     for name, task in (TASKS if tasks is None else tasks).items():
         runs = {label: _Run(task, build) for label, build in OPTIMIZERS.items()}
-        times = measures.interleaved({label: run.step for label, run in runs.items()}, rounds, warm_up=2)
+        times = measures.interleaved({label: run.step for label, run in runs.items()}, rounds, warm_up=1)
         rows = {}
         for label, whole in times.items():
-            own = [all_of_it - spent for all_of_it, spent in zip(whole, runs[label].evaluations[2:], strict=True)]
+            own = [all_of_it - spent for all_of_it, spent in zip(whole, runs[label].evaluations[1:], strict=True)]
             shares = [a / b for a, b in zip(own, whole, strict=True)]
             rows[label] = {
                 "step": measures.summary(whole),

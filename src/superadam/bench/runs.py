@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+import superadam
 from superadam.bench import candidates, measures, models, startup, training
 from superadam.bench.candidates import ADAMW_FOREACH, ADAMW_FUSED, Candidate, Gradients, Trial
 
@@ -124,15 +125,15 @@ def _measure(
 
 def measure_sizes(sizes: Sequence[int], rounds: int, memory: float = 10.0, *, compile: bool = False) -> Report:
     """Nanoseconds per parameter, in tensors of up to a million."""
-    chosen = [c for c in candidates.paper_cases() if c.name.startswith(("case 1", "case 2", "case 4a"))]
+    cases = candidates.paper_cases()
     if compile:
-        slow = candidates.compiled(candidates.paper_cases(), candidates.paper_cases(compile=True))
-        chosen += [c for c in slow if c.name.startswith(("case 1", "case 2", "case 4a"))]
+        cases += candidates.compiled(cases, candidates.paper_cases(compile=True))
+    chosen = [c for c in cases if c.name.startswith(("case 1", "case 2", "case 4a"))]
     columns = {}
     for n in sizes:
         side = round(min(n, 10**6) ** 0.5)
-        rounds_here = max(2, min(rounds, 2 * 10**8 * rounds // (10 * n)))  # ten times fewer at most, for the largest
-        measured = measure_model([(side, side)] * max(n // 10**6, 1), chosen, rounds_here, memory, extra=False)
+        fewer = rounds if n <= 10**7 else max(2, rounds // 5)
+        measured = measure_model([(side, side)] * max(n // 10**6, 1), chosen, fewer, memory, extra=False)
         per = 1e6 / measured["parameters"]
         rows = {"memory limit": measured["limit"], **measured["rows"]}
         columns[str(n)] = {
@@ -179,4 +180,5 @@ def _machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "superadam": superadam.__version__,
     }
