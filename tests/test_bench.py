@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
@@ -184,6 +185,19 @@ def test_what_does_not_fit_into_memory_waits_or_is_skipped():
         assert always + sum(runs._need(c, n) for c in group) < 8.0
     placed = {c.name for group in groups for c in group}
     assert [c.name for c in of if c.name not in placed] == ["sdlbfgs"]  # 20 vectors of curvature
+
+
+def test_a_group_is_gone_before_the_next(monkeypatch):
+    alive = weakref.WeakSet()
+
+    def spied(c, gradients):
+        trial = Trial(c, gradients)
+        alive.add(trial)
+        return trial
+
+    monkeypatch.setattr(runs, "Trial", spied)
+    bench.measure_model(SHAPES, [find("case 3, τ = 1"), find("adamw")], rounds=1)
+    assert not list(alive)
 
 
 def test_a_skipped_candidate_says_what_it_needs(monkeypatch):

@@ -39,7 +39,7 @@ class Trial:
 
     def __init__(self, candidate: Candidate, gradients: Gradients) -> None:
         first, second = gradients
-        self.params = [torch.zeros_like(g).normal_(std=0.1).requires_grad_() for g in first]
+        self.params = [(0.1 * g).requires_grad_() for g in second]
         self.opt = candidate.build(self.params)
         self._next, self._other = first, second
         for p, g in zip(self.params, first, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -39,7 +40,8 @@ def report(
     Args:
         names: of `models.SHAPES`.
         rounds: how often everything is timed.
-        memory: gigabytes that the candidates of one round may hold together. Those that do not fit wait for the next.
+        memory: gigabytes that the candidates of one round may hold together, apart from what a step holds for its own time.
+            Those that do not fit are measured in other rounds.
         compile: also `compile=True`, and how long compilation takes.
         sizes: also the cost per parameter from 10⁵ to 10⁸ of them.
         end_to_end: also the optimizer's share of a training step.
@@ -75,6 +77,7 @@ def measure_model(
     for group in _groups(of, n, memory):
         together = {c.name: c for c in [*BASELINES, *(c.peer for c in group if c.peer), *group]}
         new, limit = _measure(list(together.values()), gradients, rounds, extra)
+        gc.collect()  # optimizers refer to themselves, and would stay
         limits.append(limit)
         for name, row in new.items():
             rows.setdefault(name, row)
