@@ -40,7 +40,7 @@ def report(
     Args:
         names: of `models.SHAPES`.
         rounds: how often everything is timed.
-        memory: gigabytes that the candidates of one round may hold together, apart from what a step holds for its own time.
+        memory: gigabytes that the candidates of one round may hold together, without what a step holds meanwhile.
             Those that do not fit are measured in other rounds.
         compile: also `compile=True`, and how long compilation takes.
         sizes: also the cost per parameter from 10⁵ to 10⁸ of them.
