@@ -75,7 +75,8 @@ State is what the optimizer holds between steps, over the number of parameters. 
 step holds beyond that, as torch's profiler sees its CPU allocator: every tensor, also those inside of kernels. In
 pieces it does not grow with the model; by whole tensors it grows with the largest one, and case 3 and L-BFGS hold
 copies of all of x. The last column is a new optimizer's first step, which also makes the state, over the median of
-later ones. With two gradients per batch the first step takes only one, and moves nothing.
+later ones (with `compile=True` it is the compiler's, see below). With two gradients per batch the first step takes
+only one, and moves nothing.
 """
 
 SIZES = """\

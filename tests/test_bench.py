@@ -206,13 +206,18 @@ def test_a_skipped_candidate_says_what_it_needs(monkeypatch):
     assert row["skipped"] == "needs 99 GB"
 
 
+def test_too_little_memory_is_said_so():
+    with pytest.raises(ValueError, match="too little for 2,080 parameters"):
+        bench.measure_model(SHAPES, [find("sgd")], rounds=1, memory=1e-6)
+
+
 def test_sizes():
     columns = bench.measure_sizes((100, 10_000), rounds=1)
     assert list(columns) == ["100", "10000"]
     for column in columns.values():
         assert {"memory limit", "torch AdamW, fused", "case 1, τ = 0", "case 1, τ = 1"} <= column.keys()
     table = bench.tables({"models": {}, "sizes": columns})["sizes"]
-    assert table.head == ["method", "1e+02", "1e+04"]
+    assert table.head == ["method", "100", "10,000"]
 
 
 def test_the_share_of_a_training_step():

@@ -84,6 +84,8 @@ def measure_model(
     for c in of:
         if c.name not in rows:
             rows[c.name] = {"kind": c.kind, "way": candidates.way(c), "skipped": f"needs {_need(c, n):.0f} GB"}
+    if not limits:
+        raise ValueError(f"memory={memory} GB is too little for {n:,} parameters with any method: give more")
     best = max(limits, key=lambda limit: limit["bandwidth"]["minimum"])
     return {"tensors": len(shapes), "parameters": n, **best, "rows": _in_order(rows, of)}
 
@@ -107,10 +109,10 @@ def _measure(
     summaries = {name: measures.summary(times[name]) for name in trials}
     rows = {}
     for c in group:
-        own, trial = summaries[c.name], trials[c.name]
+        own, trial, way = summaries[c.name], trials[c.name], candidates.way(c)
         rows[c.name] = {
             "kind": c.kind,
-            "way": candidates.way(c),
+            "way": way,
             "evaluations": 1 + trial.two_point,
             **own,
             "to_fused": measures.ratios(own, summaries[ADAMW_FUSED.name]),
@@ -121,8 +123,9 @@ def _measure(
         if c.peer is not None:
             rows[c.name] |= {"peer": c.peer.name, "to_peer": measures.ratios(own, summaries[c.peer.name])}
         if extra:
-            rows[c.name]["first_step"] = measures.short(1e3 * first[c.name] / own["median_ms"])
             rows[c.name]["temporary_bytes"] = measures.peak_temporary_bytes(trial.step)
+            if "compiled" not in way:  # whose first step is the compiler's
+                rows[c.name]["first_step"] = measures.short(1e3 * first[c.name] / own["median_ms"])
     return rows, {"bandwidth": bandwidth, "limit": limit}
 
 

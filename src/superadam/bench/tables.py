@@ -72,7 +72,7 @@ def _memory(name: str, model: Mapping[str, Any]) -> Table:
             method,
             f"{row['state_bytes_per_parameter']:.3g}",
             f"{row['temporary_bytes'] / 1e6:.2f}",
-            f"{row['first_step']:.1f}",
+            f"{row['first_step']:.1f}" if "first_step" in row else "",
         ]
         for method, row in model["rows"].items()
         if "skipped" not in row
@@ -84,7 +84,7 @@ def _sizes(columns: Mapping[str, Any]) -> Table:
     names = list(dict.fromkeys(name for column in columns.values() for name in column))
     rows = [[name, *(_pair(c[name], "", ms) if name in c else "" for c in columns.values())] for name in names]
     return Table(
-        "nanoseconds per parameter, in tensors of up to 10⁶", ["method", *(f"{int(n):.0e}" for n in columns)], rows
+        "nanoseconds per parameter, in tensors of up to 10⁶", ["method", *(f"{int(n):,}" for n in columns)], rows
     )
 
 
