@@ -68,6 +68,10 @@ training such a step costs what is said here *and* a second forward and backward
   AdamW(amsgrad=True, fused=True).
 """
 
+TRIAL = """\
+**A trial with few rounds: these numbers show what the page looks like, and are not to be relied on.**
+"""
+
 MEMORY = """\
 ## Memory, and the first step
 
@@ -129,6 +133,8 @@ def section(table, level):
 def page(report):
     made = bench.tables(report)
     intro = INTRO.format(command=report["command"], rounds=report["rounds"], **report["machine"])
+    if report["rounds"] < 10:
+        intro = intro.replace("\n\n", f"\n\n{TRIAL}\n", 1)
     lines = [intro, *models(made)]
     for key, text in (("sizes", SIZES), ("import", STARTUP), ("compile", COMPILE), ("end_to_end", END_TO_END)):
         if key in made:
