@@ -28,7 +28,7 @@ here was measured on a GPU. Do not edit this page: run the command, then the scr
 
 Every number is a median, with the minimum in brackets; a ratio is that of two medians, with that of the minima in
 brackets. In each of {rounds} rounds all candidates take one step each, in an order drawn anew, so that a slow moment
-of the machine XX median and minimum are far apart the machine was
+of the machine hits all of them. Where median and minimum are far apart the machine was
 busy: then trust neither much, and the minimum more.
 
 ## Four ways
