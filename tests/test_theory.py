@@ -401,6 +401,7 @@ def test_check_theory_says_what_is_outside(options, message):
     assert not stated
     assert any(message in text for text in stated.outside)
     assert f"OUTSIDE {stated.outside[0]}" in str(stated)
+    assert str(stated).startswith(f"{stated.theorem} {'does not apply' if stated.conditions else 'applies'}\n")
 
 
 def test_check_theory_sees_schedulers_and_groups():

@@ -62,6 +62,8 @@ class Evaluator:
                     f"leave backward() to probe; it has returned {loss!r}"
                 )
             grads = torch.autograd.grad(loss, self.params, allow_unused=True)
+        if all(grad is None for grad in grads):
+            raise ValueError("The loss of loss_fn depends on no parameter of the model: is it that of another model?")
         self.loss = loss.detach()
         self.count += 1
         return cast(Tensor, TensorList(map(_in_state_dtype, self.params, grads)))
