@@ -97,6 +97,18 @@ def test_leaves_everything_as_it_was(fails_at):
     assert everything(model) == before
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_loaders_own_generator_is_left_as_it_was(batched):
+    generator = torch.Generator().manual_seed(5)
+    sampler = torch.utils.data.RandomSampler(range(96), generator=generator)
+    batches = torch.utils.data.BatchSampler(sampler, 8, drop_last=True)
+    how = {"batch_sampler": batches} if batched else {"batch_size": 8, "shuffle": True, "generator": generator}
+    loader = torch.utils.data.DataLoader(Shuffled(), **how)
+    before = generator.get_state()
+    probe(nn.Linear(5, 1).double(), squared, loader)
+    assert torch.equal(generator.get_state(), before)
+
+
 def test_a_loader_that_fails_leaves_everything_as_it_was():
     model = busy_model()
     before = everything(model)
@@ -219,6 +231,7 @@ def test_masks_must_be_the_same_for_noise_to_cancel():
         ({"batches": 8.0}, "Invalid batches parameter"),
         ({"batches": 3}, "Invalid batches parameter"),
         ({"power_iterations": 0}, "Invalid power_iterations parameter"),
+        ({"model": nn.Linear(5, 1).bfloat16()}, "which torch.bfloat16 rounds away"),
         ({"loader": linear_data(3)}, "at least 4 batches .* the loader has 3"),
         ({"model": nn.Linear(5, 1).double().requires_grad_(False)}, "without parameters that require a gradient"),
     ],

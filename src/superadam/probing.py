@@ -99,9 +99,9 @@ def probe(
 
     The first half of the batches gives the step δ = -lr · H⁻¹ḡ, Adam's after as many steps: ḡ is their mean gradient
     and H = diag(√(mean of squares) + λ). The second half measures, at x and at x + δ. Everything is left as it was,
-    bit for bit, also if `loss_fn` raises: parameters, buffers, `p.grad`, training mode, torch's generators, Python's
-    and NumPy's. (What is not: a generator of your own, and an iterator given as `loader`.) In memory it needs the
-    batches and about fifteen copies of the parameters.
+    bit for bit, also if `loss_fn` raises: parameters, buffers, `p.grad`, training mode, torch's generators, Python's,
+    NumPy's and a DataLoader's. (What is not: a generator that only `loss_fn` knows, and an iterator given as `loader`.)
+    In memory it needs the batches and about fifteen copies of the parameters.
 
     The rule, in `superadam.payoff`, takes f for a quadratic, and what is measured here for what stays so. It speaks
     of the point where the model is: probe again after some training.
@@ -141,7 +141,7 @@ def probe(
         "a whole number, power_iterations >= 1",
     )
     check(isinstance(lam, int | float) and 0 < lam < math.inf, "lam", lam, "a number lam > 0")
-    with untouched(model):
+    with untouched(model, loader):
         samples = list(itertools.islice(loader, batches))
         if len(samples) < 4:
             raise ValueError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam.replay import Replay
+from superadam.replay import Replay, generators_of
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
@@ -97,7 +97,8 @@ class Probes:
         grads = torch.autograd.grad(loss, params, allow_unused=True)
         if all(grad is None for grad in grads):
             raise ValueError(
-                "The loss of loss= or full= depends on none of the optimizer's parameters: is it that of another model? (FSDP2's fully_shard hides its parameters from these functions: watch without them.)"
+                "The loss of loss= or full= depends on none of the optimizer's parameters: is it another model's? "
+                "(FSDP2's fully_shard hides its parameters from these functions: watch without them.)"
             )
         return {p: grad for p, grad in zip(params, grads, strict=True) if grad is not None}
 
@@ -105,8 +106,7 @@ class Probes:
     def _aside(self) -> Iterator[Callable[[int], None]]:
         """What is drawn inside is drawn from seeds of the monitor's own; yields a function that starts the i-th."""
         kept = Replay(self.opt._modules)
-        own = {getattr(x, "generator", None) for x in (self.batches, getattr(self.batches, "sampler", None))}
-        generators = [g for g in own if isinstance(g, torch.Generator)]
+        generators = generators_of(self.batches)
         states = [g.get_state() for g in generators]
         self._seed += 2
 
