@@ -639,7 +639,7 @@ def test_quantiles_are_of_a_bounded_sample():
         p.grad = part.sqrt()
     with mock.patch.object(torch, "cat", wraps=torch.cat) as cat:
         opt.step()
-    assert sum(len(sample) for sample in cat.call_args.args[0]) == measures.SAMPLES
+    assert max(sum(map(len, call.args[0])) for call in cat.call_args_list) == measures.SAMPLES
     found = [monitor.last[name] for name in ("H_min", "H_q10", "H_median", "H_q90", "H_max")]
     assert found == pytest.approx([0.0, 0.1, 0.5, 0.9, 1.0], abs=2e-4)
 
@@ -686,6 +686,41 @@ def test_low_precision_and_complex_parameters():
     assert monitor.last["grad_norm"] == pytest.approx(math.sqrt(5 * 4))
     opt.step(closure)
     assert monitor.last["smoothness"] == pytest.approx(2.0, rel=0.02)  # bfloat16
+
+
+def scaled_run(tau, *, scaled=True, unscale=False, overflow_at=None):
+    """Six batches with a GradScaler, reported on one by one; the loss of one evaluation may overflow."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    data = list(torch.randn(6, 16, 4, dtype=torch.float64))
+    opt = SuperAdam(model, lr=1e-2, tau=tau)
+    monitor = Monitor(opt, 1, loss=lambda x: model(x).square().mean(), batches=data, limits=QUIET)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scaled)
+    for n, x in enumerate(twice(data) if tau > 0 else data):
+        opt.zero_grad()
+        scaler.scale(model(x).square().mean() * (math.inf if n == overflow_at else 1)).backward()
+        if unscale:
+            scaler.unscale_(opt)
+        scaler.step(opt)
+        scaler.update()
+    return list(monitor.history)
+
+
+@pytest.mark.parametrize("unscale", [False, True])
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_reports_are_of_unscaled_gradients(tau, unscale):
+    plain, scaled = scaled_run(tau, scaled=False), scaled_run(tau, unscale=unscale)
+    assert plain[-1].keys() >= {"noise_scale", *(("smoothness", "difference_ratio") if tau > 0 else ())}
+    for report, other in zip(plain, scaled, strict=True):
+        assert report.pop("alarms") == other.pop("alarms") == {}
+        assert other == pytest.approx(report, rel=1e-9)
+
+
+@pytest.mark.parametrize(("tau", "overflow_at"), [(0.0, 3), (1.0, 6), (1.0, 7)])
+def test_no_report_of_a_batch_that_a_scaler_skips(tau, overflow_at):
+    reports = scaled_run(tau, overflow_at=overflow_at)  # in the fourth batch, in its first or second half
+    assert [report["step"] for report in reports] == [1, 2, 3, 4, 5]
+    assert all(not report["alarms"] and math.isfinite(report["grad_norm"]) for report in reports)
 
 
 def test_parameters_without_a_gradient_are_left_out():
@@ -756,10 +791,12 @@ def sharded(rank, world, port, path):
     reports = []
     for shard in (False, True):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+        model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1))  # of one row, the second rank has none
         if shard:
             torch.distributed.fsdp.fully_shard(model, mesh=mesh)
-        opt = SuperAdam(model, lr=1e-3, tau=1.0, weight_decay=0.01)
+        opt = SuperAdam(model, lr=1e-3, tau=1.0, constraint=sets.Box(-0.3, 0.3))
+        with torch.no_grad():
+            model[0].bias.add_(0.5)  # out of the set
         monitor = Monitor(opt, 2, limits=QUIET)
 
         def closure(opt=opt, model=model):
@@ -801,6 +838,12 @@ def test_bad_input():
         Monitor(opt, loss=lambda batch: None)
     with pytest.raises(ValueError, match="did you mean 'condition'"):
         Monitor(opt, limits={"conditon": 1e3})
+    with pytest.raises(TypeError, match=r"Invalid limit 'condition'.*a number"):
+        Monitor(opt, limits={"condition": "1e3"})
+    with pytest.raises(TypeError, match=r"Invalid loss: 3 .*a function"):
+        Monitor(opt, loss=3, batches=[])
+    with pytest.raises(TypeError, match=r"Invalid batches: 3 .*the loader"):
+        Monitor(opt, loss=lambda batch: None, batches=3)
     with pytest.raises(ValueError, match="differentiable"):
         Monitor(quadratic(differentiable=True)[1], full=lambda: None)
     assert not opt._optimizer_step_pre_hooks
@@ -810,5 +853,9 @@ def test_bad_probes():
     _, opt, step = quadratic()
     with Monitor(opt, 1, loss=lambda batch: batch, batches=[]), pytest.raises(ValueError, match="has no batch"):
         step(1.0)
-    with Monitor(opt, 1, full=lambda: torch.ones(())), pytest.raises(TypeError, match="can be differentiated"):
+    for bad in (torch.ones(()), 1.0, torch.ones(2, requires_grad=True) * 2):
+        with Monitor(opt, 1, full=lambda bad=bad: bad), pytest.raises(TypeError, match="can be differentiated"):
+            step(1.0)
+    another = torch.ones((), requires_grad=True)
+    with Monitor(opt, 1, full=lambda: another * 2), pytest.raises(ValueError, match="none of the optimizer's param"):
         step(1.0)

@@ -97,6 +97,18 @@ def test_leaves_everything_as_it_was(fails_at):
     assert everything(model) == before
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_loaders_own_generator_is_left_as_it_was(batched):
+    generator = torch.Generator().manual_seed(5)
+    sampler = torch.utils.data.RandomSampler(range(96), generator=generator)
+    batches = torch.utils.data.BatchSampler(sampler, 8, drop_last=True)
+    how = {"batch_sampler": batches} if batched else {"batch_size": 8, "shuffle": True, "generator": generator}
+    loader = torch.utils.data.DataLoader(Shuffled(), **how)
+    before = generator.get_state()
+    probe(nn.Linear(5, 1).double(), squared, loader)
+    assert torch.equal(generator.get_state(), before)
+
+
 def test_a_loader_that_fails_leaves_everything_as_it_was():
     model = busy_model()
     before = everything(model)
@@ -213,8 +225,13 @@ def test_masks_must_be_the_same_for_noise_to_cancel():
     ("options", "message"),
     [
         ({"lr": 0.0}, "Invalid lr parameter"),
+        ({"lr": "1e-3"}, "Invalid lr parameter"),
+        ({"lr": 1e300}, "not finite after a step of lr 1e[+]300: give a smaller lr"),
+        ({"lam": -1.0}, "Invalid lam parameter"),
+        ({"batches": 8.0}, "Invalid batches parameter"),
         ({"batches": 3}, "Invalid batches parameter"),
         ({"power_iterations": 0}, "Invalid power_iterations parameter"),
+        ({"model": nn.Linear(5, 1).bfloat16()}, "which torch.bfloat16 rounds away"),
         ({"loader": linear_data(3)}, "at least 4 batches .* the loader has 3"),
         ({"model": nn.Linear(5, 1).double().requires_grad_(False)}, "without parameters that require a gradient"),
     ],
@@ -223,6 +240,23 @@ def test_bad_input(options, message):
     arguments = {"model": nn.Linear(5, 1).double(), "loader": linear_data(6), **options}
     with pytest.raises(ValueError, match=message):
         probe(arguments.pop("model"), squared, arguments.pop("loader"), **arguments)
+
+
+def test_arguments_in_the_wrong_order():
+    with pytest.raises(TypeError, match="in this order; it has got function, Linear and list"):
+        probe(squared, nn.Linear(5, 1).double(), linear_data(6))
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf])
+def test_no_verdict_on_what_is_not_finite(factor):
+    with pytest.raises(ValueError, match="not finite where the model is"):
+        probe(nn.Linear(5, 1).double(), lambda m, b: squared(m, b) * factor, linear_data(6))
+
+
+def test_the_loss_of_another_model_is_refused():
+    other = nn.Linear(5, 1).double()
+    with pytest.raises(ValueError, match="depends on no parameter"):
+        probe(nn.Linear(5, 1).double(), lambda m, b: squared(other, b), linear_data(6))
 
 
 @pytest.mark.parametrize("bad", [lambda m, b: 1.0, lambda m, b: m(b[0]), lambda m, b: squared(m, b).detach()])

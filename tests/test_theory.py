@@ -219,6 +219,8 @@ def test_the_sum_that_becomes_the_logarithm():
             assert total <= math.log1p(T / m)
             assert total > math.log((m + T) / (m + 1))
             assert (total <= math.log(m + T)) is (m > 1.4)
+    for m, T, exceeds in ((0.46, 20_000, True), (0.47, 20_000, False), (0.76, 1, True), (0.77, 1, False)):
+        assert (math.fsum(1 / (m + t) for t in range(1, T + 1)) > math.log(m + T)) is exceeds
     bound = theory.bound(Problem(L=1.0, sigma=1.0, rho=1.0, gap=0.1), 10**6, tau=0, lr=0.125, k=0.1, m=0.01, c=1.0)
     assert bound.paper < bound.value
 
@@ -401,6 +403,7 @@ def test_check_theory_says_what_is_outside(options, message):
     assert not stated
     assert any(message in text for text in stated.outside)
     assert f"OUTSIDE {stated.outside[0]}" in str(stated)
+    assert str(stated).startswith(f"{stated.theorem} {'does not apply' if stated.conditions else 'applies'}\n")
 
 
 def test_check_theory_sees_schedulers_and_groups():

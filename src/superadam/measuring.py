@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from superadam.chunks import real, state_dtype
-from superadam.replay import Replay
+from superadam.replay import Replay, generators_of
 from superadam.tensors import TensorList, dot, norm2
 
 __all__ = ["Evaluator", "LossFn", "Moments", "differences", "directions", "largest_curvature", "ratio", "untouched"]
@@ -23,9 +23,10 @@ LossFn = Callable[[nn.Module, Any], Tensor]
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
+def untouched(model: nn.Module, loader: object = None) -> Iterator[None]:
     """A `with` after which everything about the model, and the generators, is as before."""
     replay = Replay([model])
+    generators = [(generator, generator.get_state()) for generator in generators_of(loader)]
     modes = [(module, module.training) for module in model.modules()]
     kept = [(p, p.grad, p.detach().clone()) for p in model.parameters()]
     try:
@@ -39,6 +40,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 p.grad = grad
         for module, training in modes:
             module.training = training
+        for generator, state in generators:
+            generator.set_state(state)
         replay.restore()
 
 
@@ -50,6 +53,11 @@ class Evaluator:
         self.params = [p for p in model.parameters() if p.requires_grad]
         if not self.params:
             raise ValueError("probe got a model without parameters that require a gradient")
+        for dtype in {p.dtype for p in self.params if p.dtype.itemsize < 4}:
+            raise ValueError(
+                f"probe compares gradients over small steps, which {dtype} rounds away: give it copy.deepcopy(model)."
+                "float(), with torch.autocast in loss_fn"
+            )
         self.x = [p.detach().clone() for p in self.params]
         self.count = 0
 
@@ -62,6 +70,8 @@ class Evaluator:
                     f"leave backward() to probe; it has returned {loss!r}"
                 )
             grads = torch.autograd.grad(loss, self.params, allow_unused=True)
+        if all(grad is None for grad in grads):
+            raise ValueError("The loss of loss_fn depends on no parameter of the model: is it that of another model?")
         self.loss = loss.detach()
         self.count += 1
         return cast(Tensor, TensorList(map(_in_state_dtype, self.params, grads)))

@@ -99,9 +99,9 @@ def probe(
 
     The first half of the batches gives the step δ = -lr · H⁻¹ḡ, Adam's after as many steps: ḡ is their mean gradient
     and H = diag(√(mean of squares) + λ). The second half measures, at x and at x + δ. Everything is left as it was,
-    bit for bit, also if `loss_fn` raises: parameters, buffers, `p.grad`, training mode, torch's generators, Python's
-    and NumPy's. (What is not: a generator of your own, and an iterator given as `loader`.) In memory it needs the
-    batches and about fifteen copies of the parameters.
+    bit for bit, also if `loss_fn` raises: parameters, buffers, `p.grad`, training mode, torch's generators, Python's,
+    NumPy's and a DataLoader's. (What is not: a generator that only `loss_fn` knows, and an iterator given as `loader`.)
+    In memory it needs the batches and about fifteen copies of the parameters.
 
     The rule, in `superadam.payoff`, takes f for a quadratic, and what is measured here for what stays so. It speaks
     of the point where the model is: probe again after some training.
@@ -127,10 +127,21 @@ def probe(
     >>> report.tau
     0.0
     """
-    check(lr > 0, "lr", lr, "lr > 0")
-    check(batches >= 4, "batches", batches, "batches >= 4")
-    check(power_iterations >= 1, "power_iterations", power_iterations, "power_iterations >= 1")
-    with untouched(model):
+    if not isinstance(model, nn.Module) or not callable(loss_fn):
+        raise TypeError(
+            "probe takes a model, a function of model and batch that returns the loss, and a loader, in this order; it "
+            f"has got {type(model).__name__}, {type(loss_fn).__name__} and {type(loader).__name__}"
+        )
+    check(isinstance(lr, int | float) and 0 < lr < math.inf, "lr", lr, "a number lr > 0")
+    check(isinstance(batches, int) and batches >= 4, "batches", batches, "a whole number, batches >= 4")
+    check(
+        isinstance(power_iterations, int) and power_iterations >= 1,
+        "power_iterations",
+        power_iterations,
+        "a whole number, power_iterations >= 1",
+    )
+    check(isinstance(lam, int | float) and 0 < lam < math.inf, "lam", lam, "a number lam > 0")
+    with untouched(model, loader):
         samples = list(itertools.islice(loader, batches))
         if len(samples) < 4:
             raise ValueError(
@@ -147,6 +158,10 @@ def _measure(at: Evaluator, samples: list[Any], lr: float, power_iterations: int
     along = {name: ratio(dot(seen[name].mean, step), dot(step * H, step)) for name, step in steps.items()}
     largest = largest_curvature(at, samples[half : half + 4], steps["gradient"], H, power_iterations)
     sigma2 = seen["at x"]
+    if not math.isfinite(loss + sigma2.variance()):
+        raise ValueError("probe found a loss or gradients that are not finite where the model is")
+    if not math.isfinite(largest + sum(moments.variance() for moments in seen.values())):
+        raise ValueError(f"probe found gradients that are not finite after a step of lr {lr:g}: give a smaller lr")
     problem = payoff.Problem(
         lr=lr,
         gradient2=sigma2.mean2(weighted=True),

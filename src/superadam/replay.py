@@ -70,6 +70,13 @@ class Replay:
         self._buffers.restore()
 
 
+def generators_of(loader: object) -> list[torch.Generator]:
+    """The generators of its own that a DataLoader draws from."""
+    owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
+    drawn = (getattr(owner, "generator", None) for owner in (*owners, getattr(owners[-1], "sampler", None)))
+    return list(dict.fromkeys(g for g in drawn if isinstance(g, torch.Generator)))
+
+
 def _accelerator() -> Any:
     accelerator = torch.accelerator.current_accelerator()
     assert accelerator is not None

@@ -44,6 +44,9 @@ class Alarms:
         for name in (limits or {}).keys() - LIMITS.keys():
             raise ValueError(f"Unknown limit {name!r}: {nearest(name, LIMITS)}")
         self.limits = {**LIMITS, **(limits or {})}
+        for name, limit in self.limits.items():
+            if not isinstance(limit, int | float):
+                raise TypeError(f"Invalid limit {name!r}: {limit!r} (expected a number)")
         self._active: set[str] = set()
 
     def found(self, report: Report, earlier: Iterable[Report], *, summed: bool = False) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from superadam.monitor.measures import local, rate, stand_in, x_of
+from superadam.monitor.measures import rate, stand_in, x_of
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
@@ -41,7 +41,6 @@ class PerParameterMetrics:
         vectors = {"grad": c.grad, "moment": c.g, "param": x_of(c)}
         if not c.matrix.joint:
             vectors["update"] = c.g / c.matrix.H(c) * (rate(c) * c.mu)
-        vectors = {key: local(value) for key, value in vectors.items()}
         norms = {key: torch.linalg.vector_norm(value) for key, value in vectors.items()}
         optimizer_metrics.update({f"l2_norm/{key}/{name}": value for key, value in norms.items()})
         for a, b in COSINES:

@@ -12,12 +12,14 @@ from superadam import steps
 from superadam.chunks import Chunk
 from superadam.monitor.probes import Gradients, Points
 from superadam.options import gamma_of as _gamma
+from superadam.scaling import under_scaler
+from superadam.sharding import Sharding, local, over_ranks, sharding
 from superadam.tensors import Scalar, TensorList, dot, norm2
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
 
-__all__ = ["Observed", "Tally", "local", "measure", "rate", "stand_in", "x_of"]
+__all__ = ["Observed", "Tally", "measure", "rate", "stand_in", "x_of"]
 
 SAMPLES = 10_000  # entries of H that the quantiles are taken of
 QUANTILES = {"H_q10": 0.1, "H_median": 0.5, "H_q90": 0.9}
@@ -34,31 +36,41 @@ class Observed(NamedTuple):
 
 
 class Tally:
-    """Numbers and 0-d tensors by name, several of each. All tensors come to the host at once."""
+    """Numbers and 0-d tensors by name, several of each. All tensors come to the host at once.
+
+    What is of one process's part of a parameter is added with its sharding, and combined over the processes by `op`.
+    """
 
     def __init__(self) -> None:
         self._values: dict[str, list[Any]] = {}
-        self._waiting: list[tuple[str, int, Tensor]] = []
+        self._waiting: dict[tuple[Sharding, str], list[tuple[str, int, Tensor]]] = {}
 
-    def add(self, name: str, value: Scalar) -> None:
+    def add(self, name: str, value: Scalar, how: Sharding = None, op: str = "sum") -> None:
         values = self._values.setdefault(name, [])
         if isinstance(value, Tensor):
-            self._waiting.append((name, len(values), _whole(value)))
+            self._waiting.setdefault((how, op if how else ""), []).append((name, len(values), value))
         values.append(value)
 
     def read(self) -> dict[str, list[float]]:
         """The one synchronisation with the device."""
-        if self._waiting:
-            home = self._waiting[0][2].device
-            numbers = torch.stack([value.to(home) for _, _, value in self._waiting]).tolist()
-            for (name, i, _), number in zip(self._waiting, numbers, strict=True):
+        waiting = [entry for entries in self._waiting.values() for entry in entries]
+        if waiting:
+            home = waiting[0][2].device
+            columns = [
+                over_ranks(torch.stack([value.to(home) for _, _, value in entries]), how, op)
+                for (how, op), entries in self._waiting.items()
+            ]
+            for (name, i, _), number in zip(waiting, torch.cat(columns).tolist(), strict=True):
                 self._values[name][i] = number
         return {name: [float(v) for v in values] for name, values in self._values.items()}
 
 
 @torch.no_grad()
 def measure(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[float]], Chunk] | None:
-    """Sums by name, one of each for every parameter, and the first parameter as the maths sees it at x_t."""
+    """Sums by name, one of each for every parameter, and the first parameter as the maths sees it at x_t.
+
+    None if no parameter had a gradient, or if a gradient scaler has voided the step.
+    """
     pending = opt.two_point  # the step ended at x_t, and the move is still to come
     tally, chunks = Tally(), []
     for group in opt.param_groups:
@@ -71,20 +83,24 @@ def measure(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[floa
             _norms(tally, c)
             if seen.q is not None and p in seen.q:
                 before = stand_in(opt, group, p, seen.start[p], seen.q[p])
-                tally.add("difference2", norm2(c.grad - before.grad))
-                tally.add("dx2", norm2(x_of(c) - x_of(before)))
+                tally.add("difference2", norm2(c.grad - before.grad), c.sharding)
+                tally.add("dx2", norm2(x_of(c) - x_of(before)), c.sharding)
             _probes(tally, opt, group, p, x, c, seen)
         constraint = opt._parts(group).constraint
         for p in group["params"] if constraint is not None else ():
             try:
-                tally.add("feasibility", constraint.violation(p.detach()))  # type: ignore[union-attr]
+                outside = constraint.violation(local(p.detach()))  # type: ignore[union-attr]
             except ValueError:  # the set refuses what is not finite
-                tally.add("feasibility", math.inf)
+                outside = torch.full((), math.inf, device=p.device)
+            tally.add("feasibility", outside, sharding(p), "max")
     if not chunks:
         return None
     _line_9(tally, chunks)
     _spectrum(tally, [c for c in chunks if not c.matrix.joint])
-    return tally.read(), chunks[0]
+    if under_scaler(opt):
+        tally.add("overflow", opt.found_inf)
+    sums = tally.read()
+    return None if any(sums.pop("overflow", ())) else (sums, chunks[0])
 
 
 def stand_in(opt: ComposedOptimizer, group: dict[str, Any], p: Tensor, x: Tensor, grad: Tensor | None) -> Chunk:
@@ -97,11 +113,11 @@ def stand_in(opt: ComposedOptimizer, group: dict[str, Any], p: Tensor, x: Tensor
 
 
 def _norms(tally: Tally, c: Chunk) -> None:
-    grad = c.grad
-    tally.add("grad2", norm2(grad))
-    tally.add("g2", norm2(c.g))
-    tally.add("g_grad", dot(c.g, grad))
-    tally.add("x2", norm2(x_of(c)))
+    grad, how = c.grad, c.sharding
+    tally.add("grad2", norm2(grad), how)
+    tally.add("g2", norm2(c.g), how)
+    tally.add("g_grad", dot(c.g, grad), how)
+    tally.add("x2", norm2(x_of(c)), how)
     tally.add("step", c.states[0]["step"])
     tally.add("gamma", rate(c))
     tally.add("mu", c.mu)
@@ -115,19 +131,19 @@ def _probes(
         return stand_in(opt, group, p, place, grads.get(p)).grad
 
     if seen.full is not None:
-        tally.add("error2", norm2(at(x, seen.full) - c.g))
+        tally.add("error2", norm2(at(x, seen.full) - c.g), c.sharding)
     if seen.here is None:
         return
     q1, q2 = (at(x, grads) for grads in seen.here)
     if seen.full is None:
-        tally.add("error2", dot(c.g - q1, c.g - q2))
-    tally.add("probe_variance", norm2(q1 - q2) / 2)
-    tally.add("full_gradient_norm2", dot(q1, q2))
+        tally.add("error2", dot(c.g - q1, c.g - q2), c.sharding)
+    tally.add("probe_variance", norm2(q1 - q2) / 2, c.sharding)
+    tally.add("full_gradient_norm2", dot(q1, q2), c.sharding)
     if seen.there is not None and seen.q is not None and p in seen.q:
         d1, d2 = (here - at(seen.start[p], grads) for here, grads in zip((q1, q2), seen.there, strict=True))
         d = c.grad - at(seen.start[p], seen.q)
-        tally.add("variance", dot(c.grad - q1, c.grad - q2))
-        tally.add("difference_variance", dot(d - d1, d - d2))
+        tally.add("variance", dot(c.grad - q1, c.grad - q2), c.sharding)
+        tally.add("difference_variance", dot(d - d1, d - d2), c.sharding)
 
 
 def _line_9(tally: Tally, chunks: list[Chunk]) -> None:
@@ -148,26 +164,25 @@ def _line_9(tally: Tally, chunks: list[Chunk]) -> None:
                 direction = (x_of(c) - steps.x_tilde(c, gamma)) / gamma
             except (ValueError, ZeroDivisionError):  # not finite, or γ = 0
                 direction = c.one * math.nan
-        tally.add("mapping2", norm2(direction))
+        tally.add("mapping2", norm2(direction), c.sharding)
 
 
 def _spectrum(tally: Tally, chunks: list[Chunk]) -> None:
     """The least and the largest entry of H, and quantiles of every k-th of all, which bounds their number."""
-    sizes = [c.g.numel() for c in chunks]
+    chunks = [c for c in chunks if c.params[0].numel() > 0]
+    sizes = [c.g.numel() for c in chunks]  # 0 where other processes hold all of a parameter
     stride = max(1, math.ceil(sum(sizes) / SAMPLES))
     samples, offset = [], 0
     for c, size in zip(chunks, sizes, strict=True):
-        if size == 0:
-            continue
         H = c.matrix.H(c).detach()
-        tally.add("H_min", H.min())
-        tally.add("H_max", H.max())
+        tally.add("H_min", H.min() if H.numel() > 0 else c.one * math.inf, c.sharding, "min")
+        tally.add("H_max", H.max() if H.numel() > 0 else -c.one * math.inf, c.sharding, "max")
         first, offset = -offset % stride, offset + size
         if H.dim() == 0:
             samples.append(H.expand(len(range(first, size, stride))))
         else:
-            samples.append(torch.slice_copy(local(H).reshape(-1), 0, first, None, stride))
-    if samples:
+            samples.append(torch.slice_copy(H.reshape(-1), 0, first, None, stride))
+    if any(map(len, samples)):
         home = samples[0]
         sample = torch.cat([sample.to(home) for sample in samples])
         for name, q in QUANTILES.items():
@@ -182,15 +197,3 @@ def rate(c: Chunk) -> Scalar:
 
 def x_of(c: Chunk) -> Tensor:
     return c.x.to(c.g.dtype)
-
-
-def local(x: Tensor) -> Tensor:
-    """Of a DTensor, the part that is here."""
-    part: Tensor = x.to_local() if hasattr(x, "to_local") else x
-    return part
-
-
-def _whole(x: Tensor) -> Tensor:
-    """Of a DTensor, the value over all ranks."""
-    value: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
-    return value

@@ -152,7 +152,6 @@ class Monitor:
             return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
-            self._q = _gradients(opt)
             return None
         watched = self._watched(closure)
         return ((args[0], watched, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": watched})
@@ -173,7 +172,12 @@ class Monitor:
 
     def _after(self, opt: Any, args: Any, kwargs: Any) -> None:
         """After `step`: report, if this was the end of a batch that is to be reported on."""
-        if self._start is None or opt._open is not None:
+        if self._start is None:
+            return
+        if opt._open is not None:  # the first half: the gradients are q, unscaled by now if a scaler is in use
+            self._q = _gradients(opt)
+            if opt._dropped is opt._open:  # they have overflowed, and the batch is void
+                self._start = None
             return
         start, q, self._start, self._q = self._start, self._q, None, None
         place = None if opt.two_point else start  # x_t
@@ -184,7 +188,7 @@ class Monitor:
         if self._probes.full is not None:
             full = self._probes.whole(place)
         measured = measure(opt, Observed(start, q, here, there, full))
-        if measured is None:  # no parameter had a gradient
+        if measured is None:
             return
         sums, first = measured
         report = self._report(sums, first)
@@ -215,7 +219,7 @@ class Monitor:
         if "H_min" in sums:
             low, high = min(sums["H_min"]), max(sums["H_max"])
             self.rho = min(self.rho, low)
-            report |= {"H_min": low, **{q: sums[q][0] for q in QUANTILES}, "H_max": high}
+            report |= {"H_min": low, **{q: sums[q][0] for q in QUANTILES if q in sums}, "H_max": high}
             report["condition"] = _ratio(high, low)
         if "feasibility" in sums:
             report["feasibility"] = max(sums["feasibility"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam.replay import Replay
+from superadam.replay import Replay, generators_of
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
@@ -41,6 +41,11 @@ class Probes:
     ) -> None:
         if (loss is None) != (batches is None):
             raise ValueError("loss= and batches= go together: the loss of a batch, and batches that g has not seen")
+        for name, given in (("loss", loss), ("full", full)):
+            if given is not None and not callable(given):
+                raise TypeError(f"Invalid {name}: {given!r} (expected a function that returns a loss)")
+        if batches is not None and not isinstance(batches, Iterable):
+            raise TypeError(f"Invalid batches: {batches!r} (expected an iterable of batches, such as the loader)")
         if (loss or full) and opt.defaults["differentiable"]:
             raise ValueError("loss= and full= move the parameters, which differentiable=True does not allow")
         self.opt, self.loss, self.batches, self.full = opt, loss, batches, full
@@ -68,7 +73,7 @@ class Probes:
         with self._aside(), self._at(place):
             losses = self.full()
             total: Gradients = {}
-            for loss in [losses] if isinstance(losses, Tensor) else losses:
+            for loss in losses if isinstance(losses, Iterable) and not isinstance(losses, Tensor) else [losses]:
                 for p, grad in self._gradient(loss).items():
                     total[p] = total[p] + grad if p in total else grad
         return total
@@ -83,18 +88,25 @@ class Probes:
         raise ValueError("batches= has no batch. An iterator comes to its end once: give the loader itself.")
 
     def _gradient(self, loss: Tensor) -> Gradients:
-        if not (isinstance(loss, Tensor) and loss.requires_grad):
-            raise TypeError(f"loss= and full= must return losses that can be differentiated, not {loss!r}")
+        if not (isinstance(loss, Tensor) and loss.requires_grad and loss.numel() == 1):
+            raise TypeError(
+                "loss= and full= must return a loss of one element that can be differentiated, and not call backward; "
+                f"they have returned {loss!r}"
+            )
         params = [p for group in self.opt.param_groups for p in group["params"] if p.requires_grad]
         grads = torch.autograd.grad(loss, params, allow_unused=True)
+        if all(grad is None for grad in grads):
+            raise ValueError(
+                "The loss of loss= or full= depends on none of the optimizer's parameters: is it another model's? "
+                "(FSDP2's fully_shard hides its parameters from these functions: watch without them.)"
+            )
         return {p: grad for p, grad in zip(params, grads, strict=True) if grad is not None}
 
     @contextmanager
     def _aside(self) -> Iterator[Callable[[int], None]]:
         """What is drawn inside is drawn from seeds of the monitor's own; yields a function that starts the i-th."""
         kept = Replay(self.opt._modules)
-        own = {getattr(x, "generator", None) for x in (self.batches, getattr(self.batches, "sampler", None))}
-        generators = [g for g in own if isinstance(g, torch.Generator)]
+        generators = generators_of(self.batches)
         states = [g.get_state() for g in generators]
         self._seed += 2
 

@@ -77,7 +77,7 @@ class Conditions:
         return all(condition.holds for condition in self.conditions) and not self.outside
 
     def __str__(self) -> str:
-        verdict = "applies" if self else "does not apply"
+        verdict = "applies" if self or not self.conditions else "does not apply"
         lines = [f"{self.theorem} {verdict}", *map(str, self.conditions)]
         lines += [f"OUTSIDE {text}" for text in self.outside] + [f"note   {text}" for text in self.notes]
         return "\n  ".join(lines)
@@ -228,7 +228,9 @@ def bound(
         paper = 2 * math.sqrt(2 * paper_G) * (m ** (q / 2) / T**0.5 + T ** ((q - 1) / 2))
     if mean_H2 is None:
         return Bound(T, tau, value, paper)
-    root = math.sqrt(mean_H2(T) if callable(mean_H2) else mean_H2)
+    mean_H2 = mean_H2(T) if callable(mean_H2) else mean_H2
+    check(0 <= mean_H2 < math.inf, "mean_H2", mean_H2, "mean_H2 >= 0")
+    root = math.sqrt(mean_H2)
     return Bound(T, tau, value, paper, value * root, None if paper is None else paper * root)
 
 
