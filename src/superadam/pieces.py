@@ -100,7 +100,7 @@ def aligned(c: Chunk, which: list[int] | None = None) -> bool:
 def _alike(tensors: list[Tensor | None]) -> bool:
     there = [t for t in tensors if t is not None]
     first = there[0]
-    if first.dtype != state_dtype(first) or hasattr(first, "device_mesh"):  # complex or short numbers, or a DTensor
+    if first.dtype != state_dtype(first) or any(hasattr(t, "device_mesh") for t in there):  # short, complex; a DTensor
         return False
     if all(t.is_contiguous() for t in there):
         return True
