@@ -263,7 +263,7 @@ def test_a_group_that_cannot_be_put_into_its_set_is_refused():
 
 
 def test_a_set_assigned_in_mid_training_starts_anew():
-    """Where the last one's equations were others in number, the next step is that of an optimizer with no past roots."""
+    """The roots of the last set are not used where there are more equations now, or fewer."""
     torch.manual_seed(0)
     start, grads = torch.randn(4, 3), torch.randn(2, 4, 3)
     points = []
