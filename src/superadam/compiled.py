@@ -23,7 +23,7 @@ Sums = tuple[Tensor, ...]
 Line = Callable[[Chunk, Scalar], Sums]
 Formula = Callable[[Any, float], Any]
 # What of a param group the lines look at.
-OPTIONS = ("weight_decay", "decoupled_weight_decay", "maximize")
+OPTIONS = ("weight_decay", "decoupled_weight_decay", "maximize", "rounding")
 EXAMPLE = 1 << 20  # a length at which more than one thread is worth while
 ROW = 1 << 12  # sums are taken over rows of this length, then over the rows: faster, and more exact
 

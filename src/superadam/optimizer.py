@@ -71,7 +71,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         schedule: μ_t and α_t, one of `superadam.schedules` or its name; default `Paper()`.
         constraint: X, one of `superadam.sets`, for each parameter by itself. The parameters are put into the set at
             construction; line 9 keeps them there, by the exact minimiser in the metric of H_t. A gradient that is not
-            finite is an error then: line 9 has no solution.
+            finite is an error then: line 9 has no solution. (On a GPU, a set of intervals does not look for one.)
         penalty: h, one of `superadam.penalties`, which line 9 adds to f.
         weight_decay: w. x_{t+1} is moved by −γ μ_t w x_t in addition.
         decoupled_weight_decay: if False, w x_t is added to the gradient instead (the gradient of w/2 ‖x‖²).
