@@ -99,3 +99,48 @@ def test_outside_of_the_loop_there_is_no_place_in_it():
     assert list(turns) == [0, 0]
     with pytest.raises(RuntimeError, match="only while it runs"):
         _ = turns.size
+
+
+def test_gradients_from_outside_the_closure_are_refused_not_lost():
+    """As some trainers leave them: all micro-batches but the last are evaluated before step(closure)."""
+    model, data = network(), micro_batches(4)
+    opt = SuperAdam(model, lr=0.05, tau=1.0)
+    for n, batches in enumerate((data[:1], data[1:2], data[2:])):
+
+        def closure(batch=batches[-1]):
+            model(batch).mean().backward()
+
+        for batch in batches[:-1]:
+            model(batch).mean().backward()
+        if n < 2:  # what is there is what the last step has used
+            opt.step(closure)
+            continue
+        before = parameters(model)[: sum(p.numel() for p in model.parameters())]
+        with pytest.raises(RuntimeError, match=r"does not clear them.*inside the closure.*accumulate_grad_batches=1"):
+            opt.step(closure)
+        after = parameters(model)[: len(before)]
+        torch.testing.assert_close(after, before, rtol=0, atol=0)
+        opt.step(closure)  # nothing is left of them
+
+
+@pytest.mark.parametrize("clear", ["none", "zero", "module"])
+def test_gradients_that_the_closure_clears_do_not_matter(clear):
+    """As of another loss that went through the same weights."""
+
+    def train(disturb):
+        model = network()
+        opt = SuperAdam(model, lr=0.05, tau=1.0)
+        how = {"none": opt.zero_grad, "zero": lambda: opt.zero_grad(set_to_none=False), "module": model.zero_grad}
+        for batch in micro_batches(4):
+
+            def closure(batch=batch):
+                how[clear]()
+                model(batch).square().mean().backward()
+
+            if disturb:
+                model.eval()(batch).sum().backward()
+                model.train()
+            opt.step(closure)
+        return parameters(model)
+
+    torch.testing.assert_close(train(True), train(False), rtol=0, atol=0)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from problems import CASES, LR, Stochastic, SuperAdam
-from superadam import create, matrices, twice
+from superadam import create, matrices, penalties, sets, twice
 
 SCALE = 2.0**10
 
@@ -134,6 +134,18 @@ def test_capturable_skips_without_the_host(matrix):
             return step(*args)
 
     spoilt.opt.step = watched
+    spoilt.train([0, 1, 2, 3], overflows=[(0, 0), (2, 0)])
+    expected.train([1, 3])
+    same(spoilt.x, expected.x)
+    same(spoilt.opt.state_dict()["state"], expected.opt.state_dict()["state"])
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("part", [sets.Box(-2.0, 0.5), sets.L2Ball(1.0), penalties.L1(0.01)], ids=str)
+def test_an_overflow_is_skipped_on_a_set(part, capturable):
+    """Which itself would refuse numbers that are not finite."""
+    kind = "penalty" if isinstance(part, penalties.Penalty) else "constraint"
+    spoilt, expected = (Run(scaler(), capturable=capturable, **{kind: part}) for _ in range(2))
     spoilt.train([0, 1, 2, 3], overflows=[(0, 0), (2, 0)])
     expected.train([1, 3])
     same(spoilt.x, expected.x)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from superadam import SuperAdam, create, zoo
+from superadam import SuperAdam, create, penalties, sets, zoo
 
 DEFAULTS = {"sgd": {"momentum": 0.9}, "storm": {"k": 0.1, "omega": 1.0, "c": 10.0}, "super_adam": {}}
 # These have an estimator of their own, so that τ is no choice.
@@ -64,6 +64,21 @@ def test_no_step_waits(name, tau, foreach, how):
         pytest.skip("no τ to choose")
     options = {"foreach": foreach, "rounding": how, "capturable": name not in ON_HOST}
     steps(lambda params: build(name, params, tau, **options))
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"constraint": sets.Box(-1.0, 1.0)},
+        {"constraint": sets.NonNegative(), "penalty": penalties.ElasticNet(0.1, 0.1)},
+        {"constraint": sets.LInfBall(1.0), "penalty": penalties.L2(0.1)},
+        {"penalty": penalties.L1(0.1)},
+    ],
+    ids=str,
+)
+def test_no_step_waits_for_a_set_of_intervals(options, tau):
+    steps(lambda params: SuperAdam(params, tau=tau, capturable=True, **options))
 
 
 @pytest.mark.parametrize("name", sorted(zoo.METHODS))

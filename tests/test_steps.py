@@ -260,3 +260,23 @@ def test_a_group_that_cannot_be_put_into_its_set_is_refused():
     with pytest.raises(ValueError, match="must be finite"):
         opt.add_param_group({"params": [bad], "constraint": sets.Simplex()})
     assert len(opt.param_groups) == 1
+
+
+def test_a_set_assigned_in_mid_training_starts_anew():
+    """The roots of the last set are not used where there are more equations now, or fewer."""
+    torch.manual_seed(0)
+    start, grads = torch.randn(4, 3), torch.randn(2, 4, 3)
+    points = []
+    for forget in (False, True):
+        p = start.clone().requires_grad_()
+        opt = SuperAdam([p], lr=1.0, constraint=sets.L1Ball(1.0))
+        p.grad = grads[0].clone()
+        opt.step()
+        assert opt.state[p]["root"].shape == (1, 1)
+        if forget:
+            del opt.state[p]["root"]
+        opt.param_groups[0]["constraint"] = sets.L1Ball(0.1, dim=-1)
+        p.grad = grads[1].clone()
+        opt.step()
+        points.append(p.detach())
+    assert torch.equal(*points)

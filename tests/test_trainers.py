@@ -122,6 +122,23 @@ def test_lightning_equals_the_plain_loop(tau, lightning, tmp_path):
 
 
 @of_lightning
+def test_micro_batches_that_lightning_would_lose_are_refused(lightning):
+    """It evaluates all but the last outside the closure, at one point: right with τ = 0 only."""
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    loader = DataLoader(TensorDataset(*data()), batch_size=2)
+
+    def train(tau):
+        model = lightning_net(lightning, tau)
+        trainer = lightning.Trainer(max_epochs=2, accumulate_grad_batches=2, enable_checkpointing=False, **quiet)
+        trainer.fit(model, loader)
+        return model.net
+
+    assert same(train(0.0), plain(0.0, accumulate=2, decay=0.9))
+    with pytest.raises(RuntimeError, match="accumulate_grad_batches=1"):
+        train(1.0)
+
+
+@of_lightning
 @pytest.mark.usefixtures("lightning")
 def test_lightning_example():
     results = example("with_lightning").main()

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -222,6 +222,24 @@ def refused(rank, world):
     return said
 
 
+def run_rounded(rank, world, options):
+    """bfloat16 weights, whose gradients are given, so that no sum of short numbers depends on how they are divided."""
+    model = network().bfloat16()
+    if world > 0:
+        fully_shard(model)
+    opt = SuperAdam(weights_and_biases(model, constraint=None), lr=0.05, **options)
+    for n in range(BATCHES):
+
+        def closure(n=n):
+            for p in model.parameters():
+                grad = torch.sin(torch.arange(p.numel()).view(p.shape) * (n + 1.0)).bfloat16()
+                p.grad = distribute_tensor(grad, p.device_mesh, p.placements) if world > 0 else grad
+
+        opt.step(closure)
+    opt.flush()
+    return whole(model)
+
+
 def run_positions(rank, world):
     """What stochastic rounding depends on: the same for every number of processes."""
     places = {f"places {n}": (p, positions(p)) for n, p in sharded(world).named_parameters()}
@@ -240,6 +258,8 @@ scenario("fsdp storm", run_method, "storm", {"k": 0.1, "omega": 1.0, "c": 10.0})
 scenario("fsdp half-steps", run_half_steps)
 scenario("fsdp columns", run_columns)
 scenario("fsdp positions", run_positions)
+scenario("fsdp stochastic tau=1", run_rounded, {"tau": 1.0, "rounding": "stochastic"})
+scenario("fsdp master rows", run_rounded, {"rounding": "master", "constraint": sets.L2Ball(0.5, dim=-1)})
 scenario("fsdp hybrid", run_hybrid)
 scenario("fsdp tensor-parallel", run_tensor_parallel)
 for tau, overflow in ((0.0, 2), (1.0, 4), (1.0, 5)):
@@ -414,6 +434,7 @@ SAVED = {
     "case 1 tau=1": {"lr": 0.01, "tau": 1.0, "weight_decay": 0.1, "clip": 0.5},
     "case 3": {"matrix": CASES["3"], "lr": 0.05},
     "case 4b tau=1": {"matrix": CASES["4b"], "lr": 0.005, "tau": 1.0, "constraint": sets.Box(-0.3, 0.3)},
+    "rows tau=1": {"lr": 0.05, "tau": 1.0, "constraint": sets.L2Ball(0.5, dim=-1)},
     "tensor lr": {"matrix": "AMSGrad", "lr": torch.tensor(0.01, dtype=torch.float64), "tau": 1.0, "capturable": True},
 }
 
@@ -430,7 +451,7 @@ STYLES = {"nested": StateDictOptions(), "flat": StateDictOptions(flatten_optimiz
 def save_and_load(rank, world, name, options, way="", style="nested"):
     """Two processes train and save. Others load and go on. No process (world 0): train without a break."""
     model = sharded(world)
-    opt = SuperAdam(model, **options)
+    opt = SuperAdam(weights_and_biases(model, constraint=None) if "rows" in name else model, **options)
     data = data_of(rank, world)
     folder = f"{os.environ.get('SAVED_IN')}/{name}".replace(" ", "-")
     if world in (0, 2):

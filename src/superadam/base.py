@@ -15,7 +15,7 @@ from superadam.chunks import Chunk, real, state_dtype
 from superadam.matrices import Matrix
 from superadam.options import Composition
 from superadam.sets import ConvexSet
-from superadam.sharding import local, sharding
+from superadam.sharding import joined, local, sharding
 from superadam.sharding import objection as sharding_objection
 
 __all__ = ["ComposedOptimizer"]
@@ -34,6 +34,7 @@ class ComposedOptimizer(Optimizer):
         self._open: replay.Batch | None = None  # the batch of which the first half-step is done
         self._last: replay.Half | None = None  # the last half-step
         self._dropped: replay.Batch | None = None  # the batch that restart() has left half done, or that overflowed
+        self._used = replay.Used()
         self._marked: dict[int, State] = {}  # the states that init_state has created, until the first step
         self._parts_of: dict[Hashable, Composition] = {}
         self._scalars: dict[Matrix, dict[str, Tensor]] = {}
@@ -69,11 +70,14 @@ class ComposedOptimizer(Optimizer):
         """Turn parts that the user has assigned to a group into plain data, and drop what only the old ones knew."""
         for group in self.param_groups:
             group.update(options.normalised(group))
-            known = checkpoints.known_state(self._parts(group))
+            parts = self._parts(group)
+            known = checkpoints.known_state(parts)
             for p in group["params"]:
                 state = self.state.get(p, {})
                 for name in state.keys() - known:
                     del state[name]
+                if "root" in state and state["root"].shape != parts.root_shape(p):
+                    del state["root"]
 
     def _chunks(self, kind: Callable[[Tensor, State], Hashable]) -> list[Chunk]:
         """The parameters that are of some kind (not None), together where they are alike."""
@@ -130,9 +134,9 @@ class ComposedOptimizer(Optimizer):
                     dtype=state_dtype(p),
                     memory_format=torch.preserve_format,
                 ).detach()
-        shape = None if parts.constraint is None else parts.constraint.root_shape(p)
-        if shape is not None and "root" not in state:
-            state["root"] = torch.zeros(shape, dtype=state_dtype(p), device=p.device)
+        shape, here = parts.root_shape(p), parts.root_shape(local(p))
+        if shape is not None and here is not None and "root" not in state:
+            state["root"] = joined(torch.zeros(here, dtype=state_dtype(p), device=p.device), shape, p)
         rounding.prepare(group, p, state, number=len(self.state))
         if not state.keys() >= set(matrix.scalars):
             state.update(self._shared(matrix))
@@ -295,6 +299,7 @@ class ComposedOptimizer(Optimizer):
         self.defaults = {**options.NEWER, **self.defaults}
         self._parts_of = {}
         self._last = self._dropped = None
+        self._used = replay.Used()
         self._marked = {}
         checkpoints.unmark(self.state.values())
         for group in self.param_groups:  # options that are newer than the checkpoint

@@ -129,7 +129,7 @@ def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
                     opt.state[p]["step"] = _step(value, p, group["capturable"])
                 elif isinstance(value, Tensor):
                     # scalars and gamma have dtypes of their own
-                    shaped = name in (*estimator.buffers, *matrix.buffers, "master")
+                    shaped = name in (*estimator.buffers, *matrix.buffers, "master", "root")
                     dtype = state_dtype(p) if shaped else value.dtype
                     value = value.detach().to(p.device, dtype, copy=True)
                     opt.state[p][name] = like(value, p) if shaped else value

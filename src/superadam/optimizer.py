@@ -71,7 +71,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         schedule: μ_t and α_t, one of `superadam.schedules` or its name; default `Paper()`.
         constraint: X, one of `superadam.sets`, for each parameter by itself. The parameters are put into the set at
             construction; line 9 keeps them there, by the exact minimiser in the metric of H_t. A gradient that is not
-            finite is an error then: line 9 has no solution.
+            finite is an error then: line 9 has no solution. (On a GPU, a set of intervals does not look for one.)
         penalty: h, one of `superadam.penalties`, which line 9 adds to f.
         weight_decay: w. x_{t+1} is moved by −γ μ_t w x_t in addition.
         decoupled_weight_decay: if False, w x_t is added to the gradient instead (the gradient of w/2 ‖x‖²).
@@ -207,7 +207,9 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         if closure is None:
             self.gradient_evaluations += 1
         overflow = scaling.unscale(self)
-        if overflow is not None and self.defaults["capturable"]:
+        # Line 9 on a set waits for the device in any case, and refuses numbers that are not finite.
+        alone = all(group["constraint"] is None and group["penalty"] is None for group in self.param_groups)
+        if overflow is not None and self.defaults["capturable"] and alone:
             with scaling.undone(self, where=overflow):
                 self._absorb(then_move=True)
         elif not overflow:
@@ -222,9 +224,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 "loop, or call opt.restart() to drop it."
             )
         again = replay.Replay(self._modules)
-        if not self.defaults["differentiable"]:  # whose parameters are no leaves: the closure sets their gradients
-            self.zero_grad()  # what a closure that does not clear the gradients adds to would be part of q
-        loss = self._evaluate(closure)
+        loss = self._first_evaluation(closure)
         self._check_gradients()
         if self._pending():
             self._to_next_point()
@@ -237,7 +237,37 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 self._void()
                 raise
         self._absorb(then_move=False)
+        self._used = replay.Used(self._parameters())
         return loss
+
+    def _first_evaluation(self, closure: Callable[[], float]) -> float:
+        """The closure with cleared gradients: what it might otherwise add to would be part of q.
+
+        Refused if the gradients of other micro-batches would be lost so: there are some, and the closure would add to
+        them. It does if it leaves a NaN in their place.
+        """
+        if self.defaults["differentiable"]:  # whose parameters are no leaves: the closure sets their gradients
+            return self._evaluate(closure)
+        newer = self._used.newer(self._parameters())
+        self.zero_grad()
+        if newer is None:
+            return self._evaluate(closure)
+        if newer.grad is None:
+            newer.grad = torch.zeros_like(newer)
+        newer.grad.fill_(torch.nan)
+        loss = self._evaluate(closure)
+        if newer.grad is not None and bool(local(newer.grad).isnan().any()):
+            self.zero_grad()
+            raise RuntimeError(
+                "step(closure) found gradients, and the closure does not clear them but adds to them. With tau > 0 "
+                "micro-batches must be evaluated at two points, all of them inside the closure. (In Lightning: "
+                "accumulate_grad_batches=1 and larger batches, or manual optimization with such a closure.) If they "
+                "are not meant to count, clear the gradients in the closure."
+            )
+        return loss
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
 
     def _half_step(self) -> None:
         """τ > 0 without a closure: one of two half-steps."""

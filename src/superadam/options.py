@@ -6,7 +6,7 @@ import difflib
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from superadam import kernels
 from superadam.chunks import Chunk
@@ -74,6 +74,10 @@ class Composition(NamedTuple):
     def two_point(self) -> bool:
         """Whether a step takes two gradients of its batch."""
         return self.estimator.two_point or self.matrix.two_point
+
+    def root_shape(self, x: Tensor) -> Size | None:
+        """The shape of the roots that line 9 keeps for a tensor like x, if it keeps any."""
+        return None if self.constraint is None else self.constraint.root_shape(x)
 
 
 def refuse_unknown(unknown: dict[str, Any], known: dict[str, Any]) -> None:

@@ -113,7 +113,7 @@ def _alike(tensors: list[Tensor | None]) -> bool:
     there = [t for t in tensors if t is not None]
     first = there[0]
     # complex or short numbers, a gradient of another precision (`grad_dtype`), or a DTensor
-    if any(t.dtype != state_dtype(first) for t in there) or hasattr(first, "device_mesh"):
+    if any(t.dtype != state_dtype(first) or hasattr(t, "device_mesh") for t in there):
         return False
     if all(t.is_contiguous() for t in there):
         return True

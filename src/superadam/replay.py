@@ -11,15 +11,16 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
-__all__ = ["Half", "Replay", "twice"]
+__all__ = ["Half", "Replay", "Used", "twice"]
 
 T = TypeVar("T")
 
@@ -83,6 +84,18 @@ def _accelerator() -> Any:
     return torch.get_device_module(accelerator)
 
 
+class Used:
+    """The gradients that the last step has used, so that the next can tell what has been added up since."""
+
+    def __init__(self, params: Iterable[Tensor] = ()) -> None:
+        grads = [p.grad for p in params if p.grad is not None]
+        self._versions: MutableMapping[Tensor, int] = WeakIdKeyDictionary({grad: grad._version for grad in grads})
+
+    def newer(self, params: Iterable[Tensor]) -> Tensor | None:
+        """A parameter whose gradient has come since, if there is one."""
+        return next((p for p in params if p.grad is not None and self._versions.get(p.grad) != p.grad._version), None)
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """One batch of a `twice` loop. Only its identity matters."""
@@ -122,6 +135,10 @@ class Turns(Iterator[T]):
 
     def __next__(self) -> T:
         return next(self._turns)
+
+    def close(self) -> None:
+        """End the loop here, for those who take its turns by `next`."""
+        self._turns.close()
 
     def _half(self) -> Half:
         if not self._place:
@@ -179,7 +196,7 @@ def twice(loader: Iterable[T], accumulate: int = 1) -> Turns[T]:
     return Turns(loader, accumulate)
 
 
-def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Iterator[T]:
+def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator[T, None, None]:
     samples = iter(loader)
     while micro_batches := list(itertools.islice(samples, accumulate)):
         batch = Batch()

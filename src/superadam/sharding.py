@@ -15,7 +15,7 @@ from torch import Tensor
 
 from superadam.parts import Part
 
-__all__ = ["Sharding", "like", "local", "objection", "over_ranks", "positions", "sharding", "sums_over_ranks"]
+__all__ = ["Sharding", "joined", "like", "local", "objection", "over_ranks", "positions", "sharding", "sums_over_ranks"]
 
 Key = TypeVar("Key", bound=Hashable)
 # A device mesh and the dimensions of it that a tensor is cut along; None for a tensor that is here in full.
@@ -51,6 +51,17 @@ def like(x: Tensor, p: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(x, p.device_mesh, p.placements)  # type: ignore[attr-defined]
+
+
+def joined(part: Tensor, shape: torch.Size, p: Tensor) -> Tensor:
+    """A tensor of `shape`, cut as p is, of which `part` is what this process holds."""
+    if not _is_dtensor(p):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    stride = torch.empty(shape, device="meta").stride()
+    where = (p.device_mesh, p.placements)  # type: ignore[attr-defined]
+    return DTensor.from_local(part, *where, run_check=False, shape=shape, stride=stride)
 
 
 def positions(x: Tensor) -> Tensor:

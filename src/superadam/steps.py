@@ -46,7 +46,7 @@ def _move(c: Chunk, gamma: Scalar, y: Tensor | None) -> None:
     if c.constraint is None and c.penalty is None:
         _free_move(c, gamma)
     else:
-        x, mu, target = c.x, c.mu, x_tilde(c, gamma, y, roots=[state.get("root") for state in c.states])
+        x, mu, target = c.x, c.mu, x_tilde(c, gamma, y, roots=_roots(c))
         if c.matrix.watches_steps:
             c.matrix.moved(c, (x - target) / gamma)
         if isinstance(mu, float) and c.params[0].dtype == state_dtype(c.params[0]):
@@ -55,6 +55,11 @@ def _move(c: Chunk, gamma: Scalar, y: Tensor | None) -> None:
             add_scaled(x, target - x, mu)
         _reproject(c)
     c.estimator.moved(c)
+
+
+def _roots(c: Chunk) -> list[Tensor | None]:
+    """The roots of the last step, to start from."""
+    return [local(state["root"]) if "root" in state else None for state in c.states]
 
 
 def _free_move(c: Chunk, gamma: Scalar) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, cast
 
 from torch import Tensor, nn
 
-from superadam.replay import twice
+from superadam.replay import Turns, twice
 
 __all__ = ["TwoPoint"]
 
@@ -29,7 +28,7 @@ class TwoPoint:
     accelerator: Any
     args: Any
     optimizer: Any
-    _turns: Iterator[None] | None = None
+    _turns: Turns[None] | None = None
     _micro_batches: list[Any]
     _hooked: Any = None
 
@@ -75,5 +74,5 @@ class TwoPoint:
 
     def _end(self) -> None:
         if self._turns is not None:
-            cast(Any, self._turns).close()
+            self._turns.close()
         self._turns = None

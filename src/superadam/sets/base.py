@@ -41,7 +41,7 @@ class ConvexSet(Part, kind="constraint"):
     $$\arg\min_{x \in \mathcal{X}} \tfrac12 \sum_i d_i (x_i - y_i)^2$$
 
     d is a positive tensor of y's shape, or a scalar. The sets of this package return a feasible y unchanged, a tensor
-    without elements too, and refuse numbers that are not finite.
+    without elements too, and refuse numbers that are not finite (on a GPU, only if they are not `separable`).
     """
 
     scalar_metric: ClassVar[bool] = False
@@ -124,7 +124,9 @@ def _in_metric(argmin: Callable[..., Tensor], writes_d: bool) -> Callable[..., T
             raise ValueError(f"{type(self).__name__} {_NEEDS_SCALAR}, so d must be a scalar; {_scalar_matrices()}")
         if y.numel() == 0:
             return y.clone()
-        if not tracing.get():
+        # On a GPU a look waits for the device. Of intervals, a coordinate that is not finite spoils no other one.
+        unseen = tracing.get() or (self.separable and y.device.type != "cpu")
+        if not unseen:
             _check_finite(y, metric)
         own = y if scratch and y.dtype == dtype else y.to(dtype, copy=True)
         if writes_d and metric is d and not (scratch and d.dim() > 0):
