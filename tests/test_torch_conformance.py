@@ -880,8 +880,8 @@ SuperAdam(
 
     @optims(COMPOSITIONS, dtypes=[torch.float32, torch.bfloat16])
     def test_no_host_sync(self, device, dtype, optim_info):
-        """A step never waits for the device. A host lr may be read, which is free, so its inputs are left out; so may H,
-        by SGD's kernel, which is used on CPUs alone."""
+        """A step never waits for the device. A host lr may be read, which is free, so its inputs are left out; so may
+        H, by SGD's kernel, which is used on CPUs alone."""
         for kwargs in self.both_ways(optim_info, device, dtype, fused=False):
             if isinstance(kwargs["lr"], torch.Tensor) and not kwargs.get("capturable"):
                 continue

@@ -80,7 +80,11 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         rounding: how an update of low-precision parameters, computed in float32, is rounded: to "nearest", which loses
             small ones; "stochastic" (bfloat16 only), up or down at random with the right mean; "master" keeps x in
             float32 too. Parameters in float32 or float64 are not concerned.
-        foreach: work on lists of tensors; default: on accelerators.
+        foreach: work on lists of tensors; default: on accelerators. False takes every tensor by itself.
+        fused: torch's fused kernels; default: where the composition coincides with one (case 1, AMSGrad, AdaGrad, and
+            H_t = b I, all with τ = 0). True is refused where it does not.
+        compile: a kernel of our own, on the CPU, for compositions that treat every coordinate by itself; it is made in
+            the first steps, which takes seconds. A set does not look for numbers that are not finite then.
         capturable: keep the step count on the device, for CUDA graphs.
         differentiable: let autograd differentiate through the step.
 
