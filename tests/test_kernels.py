@@ -258,7 +258,8 @@ def test_no_synchronisation_with_a_device(name, devices, tensor_lr, monkeypatch)
             for p in params:
                 p.grad = torch.ones_like(p)
             opt.step()
-    assert log == [(kernel.removeprefix("_fused").removesuffix("_"), "cuda")] * 3 * len(devices)
+    used = kernel in ("_fused_adam_", "_fused_adamw_")  # the others on CPUs alone
+    assert log == [(kernel.removeprefix("_fused").removesuffix("_"), "cuda")] * 3 * len(devices) * used
 
 
 def test_fake_tensors_leave_nothing_behind():

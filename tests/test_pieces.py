@@ -117,7 +117,9 @@ def test_part_that_says_elementwise_sees_pieces(matrix, tau):
         ({"constraint": sets.Box(-1, torch.ones(20, 15))}, [300]),
         ({"constraint": sets.Box(-1, 1)}, CUT),
         ({"constraint": sets.L2Ball(1.0)}, [300]),
-        ({"penalty": penalties.GroupLasso(0.1, dim=1)}, [300]),
+        ({"penalty": penalties.GroupLasso(0.1, dim=1)}, [60] * 5),  # whole rows
+        ({"constraint": sets.Simplex(dim=0)}, [300]),
+        ({"constraint": sets.L2Ball(1.0, dim=1)}, [60] * 5),
         ({"penalty": penalties.L1(0.1)}, CUT),
         # g and H come in pieces; the step, after the norm of all of g is known, by itself
         ({"constraint": sets.L2Ball(1.0), "clip": 1.0}, CUT),
