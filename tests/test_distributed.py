@@ -20,6 +20,7 @@ BY_FOUR = [
     *("fsdp case 4b tau=1.0", "fsdp rows tau=1", "fsdp clip tau=1 foreach"),
     *("fsdp hybrid", "fsdp tensor-parallel"),
     *("ddp case 2 tau=1 half-steps", "saved case 1 tau=1", "saved case 4b tau=1", "saved plainly tau=1.0"),
+    *("saved rows tau=1", "fsdp stochastic tau=1"),
 ]
 BY_ONE = ["fsdp case 2 tau=1.0", *(name for name in SCENARIOS if name.startswith("saved") and name != "saved by one")]
 TOLERANCE = 1e-10

@@ -100,7 +100,8 @@ def aligned(c: Chunk, which: list[int] | None = None) -> bool:
 def _alike(tensors: list[Tensor | None]) -> bool:
     there = [t for t in tensors if t is not None]
     first = there[0]
-    if first.dtype != state_dtype(first) or any(hasattr(t, "device_mesh") for t in there):  # short, complex; a DTensor
+    # complex or short numbers, a gradient of another precision (`grad_dtype`), or a DTensor
+    if any(t.dtype != state_dtype(first) or hasattr(t, "device_mesh") for t in there):
         return False
     if all(t.is_contiguous() for t in there):
         return True
