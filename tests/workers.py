@@ -224,7 +224,7 @@ def refused(rank, world):
 
 def run_rounded(rank, world, options):
     """bfloat16 weights, whose gradients are given, so that no sum of short numbers depends on how they are divided."""
-    model = network().bfloat16()
+    model = nn.Sequential(*network(), nn.Linear(1200, 512)).bfloat16()  # more than a tile for each of two processes
     if world > 0:
         fully_shard(model)
     opt = SuperAdam(weights_and_biases(model, constraint=None), lr=0.05, **options)
@@ -236,6 +236,7 @@ def run_rounded(rank, world, options):
                 p.grad = distribute_tensor(grad, p.device_mesh, p.placements) if world > 0 else grad
 
         opt.step(closure)
+    opt.zero_grad()
     opt.flush()
     return whole(model)
 
@@ -259,7 +260,7 @@ scenario("fsdp half-steps", run_half_steps)
 scenario("fsdp columns", run_columns)
 scenario("fsdp positions", run_positions)
 scenario("fsdp stochastic tau=1", run_rounded, {"tau": 1.0, "rounding": "stochastic"})
-scenario("fsdp master rows", run_rounded, {"rounding": "master", "constraint": sets.L2Ball(0.5, dim=-1)})
+scenario("fsdp master rows", run_rounded, {"tau": 1.0, "rounding": "master", "constraint": sets.L2Ball(0.5, dim=-1)})
 scenario("fsdp hybrid", run_hybrid)
 scenario("fsdp tensor-parallel", run_tensor_parallel)
 for tau, overflow in ((0.0, 2), (1.0, 4), (1.0, 5)):
