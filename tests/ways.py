@@ -67,7 +67,6 @@ def tiny(monkeypatch):
     """Pieces so small that small tensors are cut, and in the last place not evenly."""
     monkeypatch.setattr(pieces, "TILE", 64)
     monkeypatch.setattr(pieces, "SMALL", 16)
-    monkeypatch.setattr(compiled, "ROW", 8)
     monkeypatch.setattr(compiled, "_kernels", {})  # which were made for rows of another length
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from superadam.chunks import Chunk, state_dtype
 from superadam.tensors import Scalar, tracing
 
-__all__ = ["ROW", "call"]
+__all__ = ["call"]
 
 Sums = tuple[Tensor, ...]
 Line = Callable[[Chunk, Scalar], Sums]
@@ -25,7 +25,6 @@ Formula = Callable[[Any, float], Any]
 # What of a param group the lines look at.
 OPTIONS = ("weight_decay", "decoupled_weight_decay", "maximize", "rounding")
 EXAMPLE = 1 << 20  # a length at which more than one thread is worth while
-ROW = 1 << 12  # sums are taken over rows of this length, then over the rows: faster, and more exact
 
 
 def _example(t: Tensor) -> Tensor:
@@ -54,13 +53,12 @@ class _Kernel:
         self.parts = {n: getattr(c, n) for n in ("estimator", "matrix", "schedule", "constraint", "penalty")}
         self.flags = {name: True for name in ("paired", "restarted") if name in c.states[0]}
         self.held = [name for name in c.names if name in c.states[0]]
-        self.rows = bool(c.matrix.scalars)
         self.formulas: list[tuple[Formula, int]] = []
         example = [_example(t) for t in self.tensors(c)]
         gamma = torch.zeros((), dtype=state_dtype(c.params[0]), device=c.params[0].device)
         token = tracing.set(True)
         try:
-            self.traced([t[:ROW].clone() if t.dim() else t for t in example], None, gamma, self.formulas)
+            self.traced([t[:16].clone() if t.dim() else t for t in example], None, gamma, self.formulas)
             scalars = [_example(gamma) for _ in (*self.formulas, "gamma")]
             n = len(example)
             self.run = _compile(
@@ -72,7 +70,7 @@ class _Kernel:
 
     def traced(self, tensors: Sequence[Tensor], values: Sequence[Tensor] | None, gamma: Tensor, log: list[Any]) -> Sums:
         """The line, on other tensors; the formulas that it asks for go into the log."""
-        rest = iter([t.view(-1, ROW) if self.rows and t.dim() else t for t in tensors])
+        rest = iter(tensors)
         params = [next(rest) for _ in range(self.count)]
         grads = [next(rest) if self.has_grad else None for _ in params]
         buffers = {name: [next(rest) for _ in params] for name in self.held}

@@ -15,7 +15,6 @@ from torch import Tensor
 from superadam import compiled
 from superadam.chunks import Chunk, state_dtype
 from superadam.tensors import Scalar
-from superadam.workspace import keep_memory
 
 __all__ = ["TILE", "aligned", "elementwise", "pieces", "run", "tiles"]
 
@@ -37,7 +36,6 @@ def pieces(c: Chunk, *, line_9: bool = True, cut: bool = True) -> Iterator[Chunk
     if on_device or c.group["differentiable"] or c.group["foreach"]:
         yield c
         return
-    keep_memory()
     by_coordinate, by_row = elementwise(c, line_9=line_9), elementwise(c, line_9=False)
     small = [i for i, p in enumerate(c.params) if p.numel() <= SMALL]
     if len(small) > 1:
@@ -66,18 +64,16 @@ def _lots(c: Chunk, small: list[int]) -> Iterable[list[int]]:
 
 def run(line: Callable[[Chunk, Scalar], Sums], c: Chunk, gamma: Scalar, *, line_9: bool = True) -> list[Sums]:
     """A line over all pieces of a chunk."""
-    if not c.group["compile"] or not elementwise(c, line_9=line_9) or not c.in_full_swing:
+    measured = c.matrix.scalars and not line_9  # torch's own sums are faster than those of the kernels
+    if not c.group["compile"] or measured or not elementwise(c, line_9=line_9) or not c.in_full_swing:
         return [line(piece, gamma) for piece in pieces(c, line_9=line_9)]
-    sums = []
     for whole in pieces(c, line_9=line_9, cut=False):
         n = whole.params[0].numel()
-        if len(whole.params) > 1 or n <= SMALL or not aligned(whole):
-            sums.append(line(whole, gamma))
-            continue
-        first, *rest = tiles(whole, 0, n - n % compiled.ROW if c.matrix.scalars else n)
-        sums.append(compiled.call(line, first, gamma))
-        sums += [line(piece, gamma) for piece in rest]
-    return sums
+        if len(whole.params) == 1 and n > SMALL and aligned(whole):
+            compiled.call(line, next(tiles(whole, 0, n)), gamma)
+        else:
+            line(whole, gamma)
+    return []
 
 
 def _in_rows(c: Chunk, x: Tensor) -> bool:

@@ -6,24 +6,14 @@ tensor, two tensors of that size; otherwise a megabyte or two.
 
 from __future__ import annotations
 
-import functools
 import threading
 
 import torch
 from torch import Tensor
 
-__all__ = ["keep_memory", "scratch"]
+__all__ = ["scratch"]
 
 _kept = threading.local()
-
-
-@functools.cache
-def keep_memory() -> None:
-    """Have malloc keep what is freed, up to 64 MB, rather than give it back to the system and fetch it page by page.
-
-    glibc does so once a program has freed a block of almost 32 MB, as most that train networks have. This is one.
-    """
-    torch.empty(31 << 20, dtype=torch.uint8)
 
 
 def scratch(name: str, like: Tensor) -> Tensor:
