@@ -107,16 +107,17 @@ def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[.
 
     None if the function asks for the length, so that a kernel would be for one length alone.
     """
-    from torch._inductor.compile_fx import compile_fx  # takes seconds to import
+    from torch._inductor import config  # takes seconds to import
+    from torch._inductor.compile_fx import compile_fx
     from torch.fx.experimental.proxy_tensor import make_fx
 
     graph = make_fx(function, tracing_mode="symbolic")(*example)
-    for node in graph.graph.nodes:
-        node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}  # the rest keeps it out of torch's cache
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     if any(n.node.maybe_as_int() is not None for t in inputs for n in t.shape):
         return None
-    return cast(Callable[..., Any], compile_fx(graph, inputs))
+    # torch's cache of graphs does not take such a one, and says so; the compiled code is cached nevertheless.
+    with config.patch(fx_graph_cache=False):
+        return cast(Callable[..., Any], compile_fx(graph, inputs))
 
 
 _kernels: dict[Any, _Kernel] = {}
