@@ -52,6 +52,13 @@ def test_zoo_page_is_up_to_date():
     assert not [row for row in rows if row.endswith("| none |")]
 
 
+def test_performance_page_is_up_to_date():
+    """docs/performance.md is what scripts/bench_page.py makes of the report beside it, and no method is left out."""
+    subprocess.run([sys.executable, ROOT / "scripts" / "bench_page.py", "--check"], check=True)
+    page = (ROOT / "docs" / "performance.md").read_text()
+    assert not [name for name in zoo.METHODS if f"\n| {name} |" not in page]
+
+
 def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text()):

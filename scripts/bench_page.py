@@ -1,0 +1,147 @@
+"""Write docs/performance.md from the report of `superadam bench`, docs/data/bench.json.
+
+python scripts/bench_page.py          # writes the page
+python scripts/bench_page.py --check  # fails if the page is not what would be written
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from superadam import bench
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "docs" / "data" / "bench.json"
+PAGE = ROOT / "docs" / "performance.md"
+
+INTRO = """\
+# Performance
+
+How long a step takes, and what it takes. Made by `python scripts/bench_page.py` from [the report](data/bench.json) of
+
+```
+{command}
+```
+
+on {processor}, threads: {threads}, superadam {superadam}, torch {torch}, Python {python}, float32 on the CPU. Nothing
+here was measured on a GPU. Do not edit this page: run the command, then the script.
+
+Every number is a median, with the minimum in brackets; a ratio is that of two medians, with that of the minima in
+brackets. In each of {rounds} rounds all candidates take one step each, in an order drawn anew, so that a slow moment
+of the machine XX median and minimum are far apart the machine was
+busy: then trust neither much, and the minimum more.
+
+## Four ways
+
+A step runs in one of four ways, chosen by the composition and the options; the maths is written once. The column
+"way" says which.
+
+- **… kernel**: one of torch's fused kernels, where the composition with τ = 0 coincides with it: `adam` (case 1,
+  Adam, AdamW, AMSGrad), `adagrad`, or `sgd` (H_t a multiple of the identity). Limited by memory: everything is read
+  and written once. With "sums" the gradient is read once more before, for the norm that H_t needs.
+- **pieces**: the formulas, on a megabyte of float32 at a time: what one operation leaves in the cache the next one
+  finds there. Limited by the cache, by the call of every operation for every piece, and, with several threads, by
+  their waiting for each other at the end of each call, which a busy machine makes long.
+- **tensors**: the formulas, on one whole tensor at a time, where a part does not work coordinate by coordinate (a
+  norm per tensor, two gradients compared, L-BFGS). Limited by memory once per operation, and by fresh pages for every
+  temporary.
+- **compiled**: `compile=True`, the same formulas traced into one kernel per group of lines. Limited by memory; and
+  the compiler must run once.
+
+(On accelerators the formulas run on lists of tensors, by torch's foreach functions. Small tensors are taken together
+in all ways.) Methods whose step is the same with `compile=True` have no row for it.
+
+## A step
+
+Gradients are there before the clock starts and stay as they are: this is the optimizer alone. With "gradients" 2 a
+step takes two gradients of its batch; its time is that of both halves, without the evaluations between them, so in
+training such a step costs what is said here *and* a second forward and backward.
+
+- **/ AdamW fused**, **/ AdamW foreach**: to `torch.optim.AdamW` with `fused=True` and `foreach=True`, in the same
+  rounds.
+- **/ limit**: to the time that memory needs for what Adam must move, 28 bytes per parameter (x, m and v read and
+  written, the gradient read). The bandwidth is measured in the same rounds, as the best of three plain loops (a
+  tensor scaled, x += c y, torch's fused SGD) over as much memory as Adam holds, at most half a gigabyte. It is the
+  limit of Adam and not of every method: SGD with momentum must move 20 bytes, AMSGrad 36, case 1 with τ = 1 at least
+  44, in two passes. Where a model fits into the last cache, the limit is the cache's.
+- **/ torch's own**: where torch has the method itself: Adagrad and SGD with momentum 0.9 (fused), Adadelta (foreach),
+  AdamW(amsgrad=True, fused=True).
+"""
+
+MEMORY = """\
+## Memory, and the first step
+
+State is what the optimizer holds between steps, over the number of parameters. Temporary is the most that one later
+step holds beyond that, as torch's profiler sees its CPU allocator: every tensor, also those inside of kernels. In
+pieces it does not grow with the model; by whole tensors it grows with the largest one, and case 3 and L-BFGS hold
+copies of all of x. The last column is a new optimizer's first step, which also makes the state, over the median of
+later ones. With two gradients per batch the first step takes only one, and moves nothing.
+"""
+
+SIZES = """\
+## Cost per parameter
+
+Nanoseconds per parameter for models of 10⁵ to 10⁸ of them, in tensors of up to 10⁶ (1000 × 1000). Few parameters are
+in the cache, but pay for the calls; many are in memory. The largest sizes are measured in fewer rounds.
+"""
+
+STARTUP = """\
+## Import
+
+In new processes that take turns. "after torch" is what superadam adds to a program that has imported torch.
+"""
+
+COMPILE = """\
+## Compilation
+
+The first four steps on the parameters of the MLP in a new process, by the end of which every kernel is made; "cache"
+is torch's on disk (`TORCHINDUCTOR_CACHE_DIR`). Kernels are made for tensors of any length, so neither the size of the
+model nor the number of its tensors matters, and they are not made again as t changes.
+"""
+
+END_TO_END = """\
+## Share of a training step
+
+Forward, backward and the optimizer's step, on random data. The clock runs around the evaluations, and the rest of the
+step is the optimizer's: its share is the median over the rounds. τ = 1 evaluates each batch twice, and that is what
+makes its step dear.
+"""
+
+
+def models(made):
+    """The tables of each model: times, then memory."""
+    names = [key.removeprefix("times of ") for key in made if key.startswith("times of ")]
+    lines = []
+    for name in names:
+        lines += [section(made[f"times of {name}"], "###"), ""]
+    lines.append(MEMORY)
+    for name in names:
+        lines += [section(made[f"memory of {name}"], "###"), ""]
+    return lines
+
+
+def section(table, level):
+    name, _, rest = table.title.partition(": ")
+    return f"{level} {name}\n\n{rest[0].upper()}{rest[1:]}.\n\n{table.markdown()}"
+
+
+def page(report):
+    made = bench.tables(report)
+    intro = INTRO.format(command=report["command"], rounds=report["rounds"], **report["machine"])
+    lines = [intro, *models(made)]
+    for key, text in (("sizes", SIZES), ("import", STARTUP), ("compile", COMPILE), ("end_to_end", END_TO_END)):
+        if key in made:
+            lines += [text, made[key].markdown(), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main():
+    text = page(json.loads(DATA.read_text()))
+    if "--check" not in sys.argv:
+        PAGE.write_text(text)
+    elif PAGE.read_text() != text:
+        sys.exit(f"{PAGE} is out of date: run python scripts/bench_page.py")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The `superadam` command. It needs the `lab` extra; the library does not need the command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import torch
+
+try:
+    import typer
+    from rich.console import Console
+    from rich.table import Table as Shown
+except ImportError as missing:
+    raise SystemExit(f"The superadam command needs {missing.name}: pip install 'superadam[lab]'") from None
+
+from superadam import bench as benchmark
+from superadam.bench.models import SHAPES
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+Model = StrEnum("Model", {name: name for name in SHAPES})  # type: ignore[misc]
+
+
+@app.callback()
+def superadam() -> None:
+    """SUPER-ADAM for PyTorch."""
+
+
+@app.command()
+def bench(
+    model: Annotated[
+        list[Model] | None, typer.Option(help="Whose parameters; can be given several times. Default: resnet18.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often everything is timed.")] = 20,
+    threads: Annotated[int | None, typer.Option(min=1, help="Default: torch's.")] = None,
+    memory: Annotated[float, typer.Option(help="Gigabytes that the candidates of a round may hold together.")] = 10.0,
+    compile: Annotated[bool, typer.Option("--compile", help="Also compile=True, and what it costs.")] = False,
+    sizes: Annotated[bool, typer.Option("--sizes", help="Also the cost per parameter, for 10⁵ to 10⁸.")] = False,
+    end_to_end: Annotated[bool, typer.Option("--end-to-end", help="Also the share of a training step.")] = False,
+) -> None:
+    """Time a step of every method, next to torch's AdamW and to what memory allows.
+
+    Medians, and minima in brackets. Nothing else should run on the machine meanwhile.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    asides = Console(stderr=True)
+    report = benchmark.report(
+        [m.value for m in model or [Model("resnet18")]],
+        rounds=rounds,
+        memory=memory,
+        compile=compile,
+        sizes=sizes,
+        end_to_end=end_to_end,
+        say=lambda text: asides.print(f"{text} …"),
+    )
+    report = {"command": shlex.join(["superadam", *sys.argv[1:]]), **report}
+    if json_file is not None:
+        json_file.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    for table in benchmark.tables(report).values():
+        _print(table)
+
+
+def _print(table: benchmark.Table) -> None:
+    console = Console()
+    shown = Shown(*table.head, title=table.title)
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(shown, width=None if console.is_terminal else 160)  # a file has no width of its own
+
+
+def main() -> None:
+    """The entry point."""
+    app()

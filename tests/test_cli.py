@@ -1,0 +1,70 @@
+"""The `superadam` command."""
+
+import importlib
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from superadam import bench, cli, zoo
+from superadam.bench import models, startup
+
+ROOT = Path(__file__).resolve().parent.parent
+IMPORT = {"rounds": 1} | {
+    kind: {"median_s": 1.0, "minimum_s": 1.0} for kind in ("torch", "superadam", "superadam after torch")
+}
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """The command, on a model of two small tensors."""
+    monkeypatch.setitem(models.SHAPES, "mlp", lambda: [(8, 4), (4,)])
+    monkeypatch.setattr(startup, "import_times", lambda: IMPORT)
+    return lambda *args: CliRunner().invoke(cli.app, ["bench", *args])
+
+
+def test_bench_prints_every_method_and_writes_what_it_printed(run, tmp_path):
+    path = tmp_path / "report.json"
+    result = run("--model", "mlp", "--rounds", "1", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    report = json.loads(path.read_text())
+    assert report.keys() == {"command", "machine", "rounds", "models", "import"}
+    assert report["machine"].keys() == {"processor", "threads", "python", "torch", "superadam"}
+    for table in bench.tables(report).values():
+        assert table.rows[-1][1] in result.stdout
+    assert not [name for name in zoo.METHODS if name not in result.stdout]
+
+
+def test_bench_takes_several_models_and_a_number_of_threads(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(models.SHAPES, "many-small", lambda: [(3,)] * 4)
+    used, path = [], tmp_path / "report.json"
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    result = run("--model", "mlp", "--model", "many-small", "--rounds", "1", "--threads", "1", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    assert list(json.loads(path.read_text())["models"]) == ["mlp", "many-small"]
+    assert used == [1]
+
+
+def test_an_unknown_model_is_refused_with_the_known_ones(run):
+    result = run("--model", "resnet")
+    assert result.exit_code == 2
+    assert "many-small" in result.stderr
+
+
+def test_without_the_extra_the_command_says_what_to_install():
+    code = "import sys; sys.modules['typer'] = None; import superadam.cli"
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert made.returncode == 1
+    assert made.stderr == "The superadam command needs typer: pip install 'superadam[lab]'\n"
+
+
+def test_the_entry_point_is_there():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"]["superadam"].partition(":")
+    assert getattr(importlib.import_module(module), name) is cli.main
+    assert {"rich", "typer"} <= {need.partition(">")[0] for need in project["optional-dependencies"]["lab"]}
