@@ -16,11 +16,10 @@ from rich.table import Table
 from superadam import zoo
 from superadam.lab.folders import Config, Folder, Row
 from superadam.lab.methods import PAPER, make, value
+from superadam.lab.runs import Run, Watcher
 from superadam.lab.tasks import SCALES, TASKS, find
 
 __all__ = ["register"]
-
-# superadam.lab.runs and .plots are imported where they are used: `--help` should not wait for them.
 
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the data. Default: the scale's, without budget.")]
 Evals = Annotated[int | None, typer.Option(min=1, help="Gradient evaluations, at the most.")]
@@ -142,7 +141,7 @@ def methods(
 # ------------------------------------------------------------------------------------------------ what is seen
 
 
-class Shown:
+class Shown(Watcher):
     """Progress with loss and time left; a line for each evaluation."""
 
     def __init__(self, console: Console) -> None:
@@ -159,7 +158,7 @@ class Shown:
             disable=not console.is_terminal,
         )
 
-    def begun(self, run: Any) -> None:
+    def begun(self, run: Run) -> None:
         config = run.config
         parameters = sum(p.numel() for p in run.problem.model.parameters())
         self.console.print(
@@ -169,13 +168,13 @@ class Shown:
         )
         self.id = self.bar.add_task(config.task, total=1.0, loss="", completed=run.progress)
 
-    def stepped(self, run: Any, loss: Any) -> None:
+    def stepped(self, run: Run, loss: Any) -> None:
         now = time.monotonic()
         if now - self._at > 0.2:  # to read the loss waits for the device
             self._at = now
             self.bar.update(self.id, completed=run.progress, loss=f"{float(loss):.4f}")
 
-    def evaluated(self, run: Any, row: Row) -> None:
+    def evaluated(self, run: Run, row: Row) -> None:
         numbers = [
             f"{name.replace('_', ' ')} {v:.4g}"
             for name, v in row.items()
@@ -188,8 +187,6 @@ class Shown:
 
 
 def _go(folder: Folder) -> None:
-    from superadam.lab.runs import Run
-
     console = Console(soft_wrap=True)
     shown = Shown(console)
     run = Run(folder, shown)

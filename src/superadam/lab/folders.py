@@ -10,6 +10,7 @@ import platform
 import shlex
 import sys
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -58,14 +59,11 @@ class Folder:
     @classmethod
     def new(cls, path: str | os.PathLike[str] | None, config: Config) -> Self:
         """A folder for a run, named after it where no name is given. One that holds a run already is refused."""
-        if path is None:
-            name = f"{config.task}-{config.method.replace(' ', '-').replace('=', '')}-seed{config.seed}"
-            taken = 1
-            while (path := Path("runs") / (name if taken == 1 else f"{name}-{taken}")).exists():
-                taken += 1
-        folder = cls(path)
+        folder = cls(_free(config) if path is None else path)
         if folder.config.exists():
-            raise ValueError(f"{path} holds a run: `superadam resume {path}` goes on with it, or give another --out")
+            raise ValueError(
+                f"{folder.path} holds a run: `superadam resume {folder.path}` goes on with it, or give another --out"
+            )
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.write(config)
         folder.metrics.write_text("")
@@ -123,6 +121,13 @@ def environment() -> dict[str, Any]:
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
     }
+
+
+def _free(config: Config) -> Path:
+    """A name in runs/ that is not taken."""
+    name = f"{config.task}-{config.method.replace(' ', '-').replace('=', '')}-seed{config.seed}"
+    names = (Path("runs") / (name if i == 1 else f"{name}-{i}") for i in count(1))
+    return next(path for path in names if not path.exists())
 
 
 def _plain(value: Any) -> Any:
