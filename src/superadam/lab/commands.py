@@ -14,10 +14,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from superadam import zoo
+from superadam.lab.data import fetch
 from superadam.lab.folders import Config, Folder, Row
 from superadam.lab.methods import PAPER, make, value
 from superadam.lab.runs import Run, Watcher
-from superadam.lab.tasks import SCALES, TASKS, find
+from superadam.lab.tasks import SCALES, TASKS, Task, find
 
 __all__ = ["register"]
 
@@ -50,6 +51,7 @@ def train(
     budget_seconds: Seconds = None,
     every: Annotated[int | None, typer.Option(min=1, help="Evaluate every so many batches, too.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data are, for tasks that need some.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Get the data into --data-dir first.")] = False,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: a new one in runs/.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard, too.")] = False,
 ) -> None:
@@ -73,6 +75,8 @@ def train(
             budget_seconds,
             tensorboard,
         )
+        if download:
+            _fetch(find(task), config.data_dir)
         problem = find(task).problem(scale, seed, config.data_dir)  # before a folder is made
         make(find(task), problem, method, preset, config.options)
         _go(Folder.new(out, config))
@@ -166,7 +170,8 @@ class Shown(Watcher):
             f"{run.problem.length} batches an epoch), seed {config.seed}, into {run.folder.path}\n{run.opt}",
             highlight=False,
         )
-        self.id = self.bar.add_task(config.task, total=1.0, loss="", completed=run.progress)
+        self.id = self.bar.add_task(config.task, total=1.0, loss="")
+        self.bar.update(self.id, completed=run.progress)
 
     def stepped(self, run: Run, loss: Any) -> None:
         now = time.monotonic()
@@ -202,6 +207,14 @@ def _go(folder: Folder) -> None:
         console.print(f"The loss is not finite after {run.step} batches: stopped. Try a lower lr, with --set lr=…")
         raise typer.Exit(1)
     console.print(f"Finished. To see it:\n  superadam plot {folder.path}")
+
+
+def _fetch(task: Task, folder: str | None) -> None:
+    if task.fetched is None:
+        raise ValueError(f"{task.name} has nothing that could be downloaded: leave --download out")
+    if folder is None:
+        raise ValueError("--download needs --data-dir, where to put the data")
+    typer.echo(fetch(task.fetched, folder))
 
 
 def _sizes(sizes: dict[str, Any]) -> str:

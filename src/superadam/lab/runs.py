@@ -21,6 +21,7 @@ from superadam.lab import methods, tasks
 from superadam.lab.folders import Folder, Row
 from superadam.monitor import MonitorWarning
 from superadam.monitor.sinks import TensorBoard
+from superadam.resumable import default_generators, set_default_generators
 
 __all__ = ["Run", "Watcher"]
 
@@ -84,6 +85,7 @@ class Run:
             self._load()
         else:
             folder.cut_metrics(0)  # of a process that was killed before its first checkpoint
+        self._generators = default_generators()
 
     # ------------------------------------------------------------------------------------------------ how far
 
@@ -122,6 +124,7 @@ class Run:
     def train(self) -> str:
         """Go on until the end."""
         self.folder.write_environment()
+        set_default_generators(self._generators)  # whatever has been drawn since the run was made
         with self._signals():
             self.watcher.begun(self)
             if self._measured < 0:

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
-from superadam.lab import _stand_in as data
-from superadam.lab import _stand_in as models
-from superadam.lab._stand_in import Images, Rows, Tokens
-from superadam.lab.problems import NMF, Classification, LanguageModel, Logistic, Problem, SimplexRegression
+from superadam.lab import data, models
+from superadam.lab.data import DataError, Rows, Tokens
+from superadam.lab.formulas import NMF, Logistic, SimplexRegression
+from superadam.lab.problems import Classification, LanguageModel, Problem, some
+from superadam.lab.settings import EMBEDDED
 from superadam.parts import nearest
+from superadam.presets import PRESETS
 
 __all__ = ["SCALES", "TASKS", "Task", "find"]
 
@@ -29,8 +31,9 @@ TASKS: dict[str, Task] = {}
 class Task:
     """A problem to train, in several sizes.
 
-    `scales` has the sizes that `build` takes, and `epochs`. `settings` are the options of methods that do well at
-    `laptop` scale; `preset` is the experiment of the paper that has the same shape.
+    `scales` has the sizes that `build` takes, and `epochs`. `settings` are the options of methods that a run takes
+    where none are given; `preset` is the experiment of the paper that the task is, or has the shape of. `fetched` is
+    the name by which `data.fetch` knows its data, where they are not embedded.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Task:
     scales: dict[str, Sizes]
     preset: str | None = None
     settings: Settings = dataclasses.field(default_factory=dict)
+    fetched: str | None = None
+    needs_data: bool = False
 
     def sizes(self, scale: str) -> Sizes:
         """What is built, in numbers."""
@@ -51,6 +56,9 @@ class Task:
         """The model with the initial weights of a seed, and the data."""
         sizes = self.sizes(scale)
         del sizes["epochs"]
+        if self.needs_data and data_dir is None:
+            how = f", and --download to get them (data.fetch({self.fetched!r}, …))" if self.fetched else ""
+            raise DataError(f"{self.name} needs {self.data}: give --data-dir, the folder that holds them{how}.")
         torch.manual_seed(seed)
         return self.build(None if data_dir is None else Path(data_dir), seed, **sizes)
 
@@ -67,146 +75,209 @@ def find(name: str) -> Task:
     return TASKS[name]
 
 
-def _task(name: str, description: str, data: str, **more: Any) -> Callable[[Callable[..., Problem]], Any]:
-    def known(build: Callable[..., Problem]) -> Callable[..., Problem]:
-        scales = {scale: more.pop(scale) for scale in SCALES}
-        TASKS[name] = Task(name, description, data, build, scales, **more)
-        return build
-
-    return known
-
-
-# ------------------------------------------------------------------------------------------------ images
-
-
-def _first(images: dict[str, Images], rows: int | None) -> dict[str, Images]:
-    """The first rows of every split."""
-    return {split: Images(i.x[:rows], i.y[:rows], i.mean, i.std) for split, i in images.items()}
-
-
-@_task(
-    "digits-mlp",
-    "a perceptron with one hidden layer and dropout on 8×8 digits",
-    "scikit-learn's digits",
-    tiny={"hidden": 16, "rows": 64, "batch": 32, "epochs": 2},
-    laptop={"hidden": 128, "rows": None, "batch": 32, "epochs": 20},
-    paper={"hidden": 1000, "rows": None, "batch": 128, "epochs": 200},
-    preset="cifar10",
-)
-def digits_mlp(data_dir: Path | None, seed: int, *, hidden: int, rows: int | None, batch: int) -> Problem:
-    return Classification(models.mlp(64, hidden, 10, 0.2), _first(data.digits(), rows), seed, batch=batch)
+def _add(
+    name: str,
+    description: str,
+    source: str,
+    build: Callable[..., Problem],
+    *,
+    tiny: Sizes,
+    laptop: Sizes,
+    paper: Sizes,
+    preset: str | None = None,
+    fetched: str | None = None,
+    needs_data: bool = False,
+) -> None:
+    needs_data = needs_data or fetched is not None
+    settings = PRESETS[preset] if needs_data and preset else EMBEDDED.get(name, {})
+    scales = {"tiny": tiny, "laptop": laptop, "paper": paper}
+    TASKS[name] = Task(name, description, source, build, scales, preset, settings, fetched, needs_data)
 
 
-@_task(
-    "digits-cnn",
-    "a convolutional network with BatchNorm on 8×8 digits",
-    "scikit-learn's digits",
-    tiny={"width": 4, "rows": 64, "batch": 32, "epochs": 2},
-    laptop={"width": 16, "rows": None, "batch": 32, "epochs": 10},
-    paper={"width": 64, "rows": None, "batch": 128, "epochs": 200},
-    preset="cifar10",
-)
-def digits_cnn(data_dir: Path | None, seed: int, *, width: int, rows: int | None, batch: int) -> Problem:
-    return Classification(models.small_cnn(10, width), _first(data.digits(), rows), seed, batch=batch)
+# ------------------------------------------------------------------------------------------------ embedded data
 
 
-# ------------------------------------------------------------------------------------------------ text
+def _perceptron(folder: Path | None, seed: int, *, hidden: int, rows: int | None, batch: int) -> Problem:
+    return Classification(models.mlp(64, hidden, 10, 0.2), _digits(rows), seed, batch)
 
 
-def _start(tokens: dict[str, Tokens], words: int | None) -> dict[str, Tokens]:
-    """The first words of every split."""
-    return {split: Tokens(t.ids[:words], t.vocabulary) for split, t in tokens.items()}
+def _network(folder: Path | None, seed: int, *, width: int, rows: int | None, batch: int) -> Problem:
+    return Classification(models.small_cnn(10, width), _digits(rows), seed, batch)
 
 
-def _lstm(
-    tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, batch: int, bptt: int
-) -> LanguageModel:
+def _digits(rows: int | None) -> dict[str, data.Images]:
+    return {split: some(images, rows) for split, images in data.digits().items()}
+
+
+def _lstm(tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, batch: int, bptt: int) -> Problem:
     model = models.LSTM(len(tokens["train"].vocabulary), size)
     return LanguageModel(model, _start(tokens, words), seed, batch=batch, bptt=bptt, recurrent=True)
 
 
 def _transformer(
     tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, batch: int, bptt: int
-) -> LanguageModel:
+) -> Problem:
     model = models.Transformer(len(tokens["train"].vocabulary), size, hidden=size)
     return LanguageModel(model, _start(tokens, words), seed, batch=batch, bptt=bptt, recurrent=False)
 
 
-@_task(
-    "pydoc-lstm",
-    "a word-level LSTM of two layers with dropout on Python's documentation",
-    "pydoc_data.topics of Python",
-    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
-    laptop={"size": 64, "words": None, "batch": 20, "bptt": 35, "epochs": 6},
-    paper={"size": 650, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
-    preset="wikitext2-lstm",
-)
-def pydoc_lstm(data_dir: Path | None, seed: int, **sizes: Any) -> Problem:
-    return _lstm(data.pydoc(), seed, **sizes)
+def _start(tokens: dict[str, Tokens], words: int | None) -> dict[str, Tokens]:
+    """The first words of every split."""
+    return {split: t.take(slice(words)) for split, t in tokens.items()}
 
 
-@_task(
-    "pydoc-transformer",
-    "a word-level Transformer of two layers with dropout on Python's documentation",
-    "pydoc_data.topics of Python",
-    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
-    laptop={"size": 64, "words": None, "batch": 20, "bptt": 35, "epochs": 6},
-    paper={"size": 200, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
-    preset="wikitext2-transformer",
-)
-def pydoc_transformer(data_dir: Path | None, seed: int, **sizes: Any) -> Problem:
-    return _transformer(data.pydoc(), seed, **sizes)
-
-
-# ------------------------------------------------------------------------------------------------ without a network
+def _logistic(path: Path | None, seed: int, *, rows: int | None, batch: int) -> Problem:
+    found = some(_breast_cancer() if path is None else data.libsvm(path), rows)
+    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0))  # the same for every seed
+    a, b = int(0.7 * len(order)), int(0.85 * len(order))
+    parts = {"train": order[:a], "valid": order[a:b], "test": order[b:]}
+    return Logistic({split: found.take(part) for split, part in parts.items()}, seed, batch)
 
 
 def _breast_cancer() -> Rows:
-    from sklearn.datasets import load_breast_cancer
+    from sklearn.datasets import load_breast_cancer  # type: ignore[import-untyped]
 
     x, y = load_breast_cancer(return_X_y=True)
     x = torch.tensor(x, dtype=torch.float32)
     return Rows((x - x.mean(0)) / x.std(0), torch.tensor(y, dtype=torch.float32) * 2 - 1)
 
 
-@_task(
+_add(
+    "digits-mlp",
+    "a perceptron with one hidden layer and dropout on 8×8 digits",
+    "scikit-learn's digits",
+    _perceptron,
+    tiny={"hidden": 16, "rows": 64, "batch": 32, "epochs": 2},
+    laptop={"hidden": 128, "rows": None, "batch": 32, "epochs": 20},
+    paper={"hidden": 1000, "rows": None, "batch": 128, "epochs": 200},
+    preset="cifar10",
+)
+_add(
+    "digits-cnn",
+    "a convolutional network with BatchNorm on 8×8 digits",
+    "scikit-learn's digits",
+    _network,
+    tiny={"width": 4, "rows": 64, "batch": 32, "epochs": 2},
+    laptop={"width": 16, "rows": None, "batch": 32, "epochs": 10},
+    paper={"width": 64, "rows": None, "batch": 128, "epochs": 200},
+    preset="cifar10",
+)
+_add(
+    "pydoc-lstm",
+    "a word-level LSTM of two layers with dropout on Python's documentation",
+    "pydoc_data.topics of Python",
+    lambda folder, seed, **sizes: _lstm(data.pydoc(), seed, **sizes),
+    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
+    laptop={"size": 64, "words": None, "batch": 20, "bptt": 35, "epochs": 6},
+    paper={"size": 650, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
+    preset="wikitext2-lstm",
+)
+_add(
+    "pydoc-transformer",
+    "a word-level Transformer of two layers with dropout on Python's documentation",
+    "pydoc_data.topics of Python",
+    lambda folder, seed, **sizes: _transformer(data.pydoc(), seed, **sizes),
+    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
+    laptop={"size": 64, "words": None, "batch": 20, "bptt": 35, "epochs": 6},
+    paper={"size": 200, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
+    preset="wikitext2-transformer",
+)
+_add(
     "logistic-nonconvex",
     "logistic regression with a nonconvex penalty, full gradient exact",
-    "scikit-learn's breast cancer data; --data-dir: a LIBSVM file, such as a9a or w8a",
+    "scikit-learn's breast cancer data; or a LIBSVM file, such as a9a or w8a, by --data-dir",
+    _logistic,
     tiny={"rows": 100, "batch": 16, "epochs": 2},
-    laptop={"rows": None, "batch": 16, "epochs": 20},
+    laptop={"rows": 10_000, "batch": 16, "epochs": 20},
     paper={"rows": None, "batch": 16, "epochs": 200},
 )
-def logistic_nonconvex(data_dir: Path | None, seed: int, *, rows: int | None, batch: int) -> Problem:
-    found = _breast_cancer() if data_dir is None else data.libsvm(data_dir)
-    order = torch.randperm(len(found.y), generator=torch.Generator().manual_seed(0))[:rows]  # the same for every seed
-    cut = [int(part * len(order)) for part in (0.0, 0.7, 0.85, 1.0)]
-    parts = {
-        split: Rows(found.x[order[a:b]], found.y[order[a:b]])
-        for split, a, b in zip(("train", "valid", "test"), cut, cut[1:], strict=False)
-    }
-    return Logistic(parts, seed, batch=batch)
-
-
-@_task(
+_add(
     "simplex-regression",
     "least squares for weights on the simplex, most of them zero",
-    "drawn",
+    "drawn at random",
+    lambda folder, seed, **sizes: SimplexRegression(seed, **sizes),
     tiny={"n": 64, "d": 10, "batch": 16, "epochs": 2},
     laptop={"n": 2000, "d": 100, "batch": 20, "epochs": 10},
     paper={"n": 50_000, "d": 1000, "batch": 100, "epochs": 20},
 )
-def simplex_regression(data_dir: Path | None, seed: int, **sizes: Any) -> Problem:
-    return SimplexRegression(seed, **sizes)
-
-
-@_task(
+_add(
     "nmf",
     "non-negative matrix factorisation of the digits",
     "scikit-learn's digits",
+    lambda folder, seed, rows, **sizes: NMF(some(data.digits()["train"], rows).x, seed, **sizes),
     tiny={"rows": 64, "rank": 4, "batch": 32, "epochs": 2},
     laptop={"rows": 500, "rank": 16, "batch": 50, "epochs": 100},
     paper={"rows": None, "rank": 16, "batch": 50, "epochs": 500},
 )
-def nmf(data_dir: Path | None, seed: int, *, rows: int | None, rank: int, batch: int) -> Problem:
-    return NMF(data.digits()["train"].x[:rows], seed, rank=rank, batch=batch)
+
+
+# ------------------------------------------------------------------------------------------------ the paper's tasks
+
+
+def _images(model: Callable[..., Any], read: Callable[..., dict[str, Any]]) -> Callable[..., Problem]:
+    """Of `rows` images of the training set, or all; as many, at the most, are for testing."""
+
+    def build(folder: Path, seed: int, *, width: int, rows: int | None, batch: int, **sizes: int) -> Problem:
+        images = read(folder, **sizes)
+        classes = len(images["train"].names)
+        parts = {split: some(i, rows) for split, i in images.items()}
+        return Classification(model(classes=classes, width=width), parts, seed, batch, augment=True)
+
+    return build
+
+
+_add(
+    "cifar10-resnet18",
+    "ResNet-18 on CIFAR-10, cropped and flipped",
+    "CIFAR-10, python version",
+    _images(lambda **sizes: models.cifar_resnet(18, **sizes), lambda folder: data.cifar(folder, 10)),
+    tiny={"width": 4, "rows": 64, "batch": 32, "epochs": 2},
+    laptop={"width": 16, "rows": 5000, "batch": 128, "epochs": 10},
+    paper={"width": 64, "rows": None, "batch": 128, "epochs": 200},
+    preset="cifar10",
+    fetched="cifar10",
+)
+_add(
+    "cifar100-vgg19",
+    "VGG-19 with BatchNorm on CIFAR-100, cropped and flipped",
+    "CIFAR-100, python version",
+    _images(lambda **sizes: models.vgg19_bn(**sizes), lambda folder: data.cifar(folder, 100)),
+    tiny={"width": 4, "rows": 64, "batch": 32, "epochs": 2},
+    laptop={"width": 16, "rows": 5000, "batch": 128, "epochs": 10},
+    paper={"width": 64, "rows": None, "batch": 128, "epochs": 200},
+    preset="cifar100",
+    fetched="cifar100",
+)
+_add(
+    "imagenet-resnet34",
+    "ResNet-34 on ImageNet, or on any folders train/class and val/class of images",
+    "ImageNet's folders of JPEG files",
+    _images(lambda **sizes: models.imagenet_resnet(34, **sizes), data.image_folder),
+    tiny={"width": 4, "size": 32, "rows": 32, "batch": 16, "epochs": 2},
+    laptop={"width": 16, "size": 64, "rows": 5000, "batch": 64, "epochs": 10},
+    paper={"width": 64, "size": 224, "rows": None, "batch": 256, "epochs": 60},
+    preset="imagenet",
+    needs_data=True,
+)
+_add(
+    "wikitext2-lstm",
+    "a word-level LSTM of two layers with dropout on WikiText-2",
+    "WikiText-2",
+    lambda folder, seed, **sizes: _lstm(data.wikitext2(folder), seed, **sizes),
+    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
+    laptop={"size": 64, "words": 100_000, "batch": 20, "bptt": 35, "epochs": 6},
+    paper={"size": 650, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
+    preset="wikitext2-lstm",
+    fetched="wikitext2",
+)
+_add(
+    "wikitext2-transformer",
+    "a word-level Transformer of two layers with dropout on WikiText-2",
+    "WikiText-2",
+    lambda folder, seed, **sizes: _transformer(data.wikitext2(folder), seed, **sizes),
+    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
+    laptop={"size": 64, "words": 100_000, "batch": 20, "bptt": 35, "epochs": 6},
+    paper={"size": 200, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
+    preset="wikitext2-transformer",
+    fetched="wikitext2",
+)
