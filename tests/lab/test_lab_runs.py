@@ -34,7 +34,8 @@ def run(tmp_path):
     numbers = itertools.count()
 
     def new(task, method="super_adam tau=1", watcher=None, **more):
-        folder = Folder.new(tmp_path / f"run{next(numbers)}", Config(task, method, "tiny", **more))
+        config = Config(task, method, "tiny", **{"preset": "default", **more})
+        folder = Folder.new(tmp_path / f"run{next(numbers)}", config)
         return Run(folder, watcher)
 
     return new
@@ -139,11 +140,10 @@ def test_an_interrupted_run_with_another_state_goes_on_too(run, method):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_a_process_that_is_stopped_from_outside_loses_nothing(run, tmp_path, number):
-    options = {"epochs": 40}
     path = tmp_path / "stopped"
     command = [
         *(sys.executable, "-c", "from superadam.cli import main; main()", "train", "pydoc-lstm", "--scale", "tiny"),
-        *("--method", "super_adam tau=1", "--epochs", "40", "--out", str(path)),
+        *("--method", "super_adam tau=1", "--preset", "default", "--epochs", "40", "--out", str(path)),
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for line in process.stdout:
@@ -160,7 +160,7 @@ def test_a_process_that_is_stopped_from_outside_loses_nothing(run, tmp_path, num
     stopped = Run(Folder(path))
     assert 3 <= stopped.epoch < 40
     assert stopped.train() == "finished"
-    whole = run("pydoc-lstm", **options)
+    whole = run("pydoc-lstm", epochs=40)
     whole.train()
     assert_same_run(whole, stopped)
 
@@ -259,7 +259,7 @@ def test_the_learning_rate_is_divided_by_four_when_validation_gets_worse(run):
     measure = one.problem.measure
     one.problem.measure = lambda split: {"loss": next(valid)} if split == "valid" else measure(split)
     one.train()
-    lr = one.task.settings.get("adam", {}).get("lr", 1e-3)
+    lr = 1e-3
     assert [row["lr"] / lr for row in rows(one.folder.path)] == [1, 1, 1, 1 / 4, 1 / 4, 1 / 16]
     assert one.opt.param_groups[0]["lr"] / lr == 1 / 64
 

@@ -89,7 +89,7 @@ def _add(
     needs_data: bool = False,
 ) -> None:
     needs_data = needs_data or fetched is not None
-    settings = PRESETS[preset] if needs_data and preset else EMBEDDED.get(name, {})
+    settings = EMBEDDED.get(name) or PRESETS.get(preset or "", {})
     scales = {"tiny": tiny, "laptop": laptop, "paper": paper}
     TASKS[name] = Task(name, description, source, build, scales, preset, settings, fetched, needs_data)
 
