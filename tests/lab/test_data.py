@@ -1,5 +1,8 @@
 """The lab's readers: the originals' formats, damaged and hostile files, and, where they are, the originals."""
 
+import subprocess
+import sys
+
 import formats
 import pytest
 import torch
@@ -24,6 +27,21 @@ def test_digits():
     torch.testing.assert_close(batch.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
     torch.testing.assert_close(batch.std(), torch.tensor(1.0), atol=1e-5, rtol=0)
     assert y.dtype == torch.int64
+
+
+def test_without_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(DataError, match=r"pip install 'superadam\[lab\]'"):
+        data.digits()
+    formats.image_tree(tmp_path)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(DataError, match=r"Pillow: pip install 'superadam\[lab\]'"):
+        image_folder(tmp_path, 16)["test"].load()
+
+
+def test_importing_superadam_does_not_import_the_lab():
+    code = "import superadam, sys; sys.exit(any(m in sys.modules for m in ('superadam.lab', 'PIL', 'sklearn')))"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_pydoc():
