@@ -1,6 +1,6 @@
 """Is the input ever slower than the model? Time to prepare a batch against time of one gradient on it, on this machine.
 
-Both in one run and in turn, batch by batch, on one thread, so that a slow moment of the machine hits both; medians.
+CPU time, on one thread, both in turn in one run, batch by batch, so that a slow moment of the machine hits both; medians.
 Embedded data, and noise of the originals' size; JPEG files from --data, if it holds imagenette-mini.tar, or of noise
 too. Batches are prepared in this thread: `workers` would hide even that time.
 
@@ -82,13 +82,13 @@ def measure(args, folder):
     print("| task | batch | input, ms | model, ms | input / model |\n|---|---|---|---|---|")
     for name, what, source, model in tasks(args.data, folder):
         gradient(model, *next(source))
-        times, end = [], time.perf_counter() + 2
-        while len(times) < args.batches or (time.perf_counter() < end and len(times) < 500):
-            a = time.perf_counter()
+        times, end = [], time.process_time() + 1
+        while len(times) < args.batches or (time.process_time() < end and len(times) < 500):
+            a = time.process_time()
             batch = next(source)
-            b = time.perf_counter()
+            b = time.process_time()
             gradient(model, *batch)
-            times.append((b - a, time.perf_counter() - b))
+            times.append((b - a, time.process_time() - b))
         feed, work = (1e3 * statistics.median(t) for t in zip(*times, strict=True))
         print(f"| {name} | {what} | {feed:.2f} | {work:.2f} | {feed / work:.3f} |", flush=True)
 

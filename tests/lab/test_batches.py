@@ -151,6 +151,8 @@ def test_wrong_arguments():
         next(batches(rows, 2, seed=0, augment=True))
     with pytest.raises(ValueError, match="augment=True needs a seed"):
         batches(images(), 2, augment=True)
+    with pytest.raises(DataError, match="there is no row"):
+        batches(rows.take(slice(0)), 2)
     with pytest.raises(ValueError, match="size=0"):
         batches(rows, 0)
     with pytest.raises(ValueError, match="bptt=0"):

@@ -80,6 +80,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, protocol):
         (formats.cifar_batch(torch.zeros(1, 3072), [1])[:-2000], "damaged or cut short"),
         (formats.dictionary(labels=formats.items([]), data=formats.array(b"x", 2, 3072)), "array of bytes"),
         (formats.dictionary(labels=formats.items([]), data=formats.array(b"x" * 8, 1, 8, "O")), "array of bytes"),
+        (formats.dictionary(labels=formats.items([]), data=b"cnumpy\nndarray\n)R"), "array of bytes"),
         (formats.dictionary(data=formats.array(b"", 1, 1, reconstruct=b"cos\nsystem\n")), "it asks for os.system"),
         (formats.PROTO + b"}r\xff\xff\xff\x7f.", "more than 1048576 objects"),  # would take 32 GB
     ],
@@ -88,6 +89,18 @@ def test_cifar_damaged(tmp_path, content, says):
     formats.cifar_folder(tmp_path, 10)
     (tmp_path / "test_batch").write_bytes(content)
     with pytest.raises(DataError, match=f"test_batch is not a file of CIFAR's python version: .*{says}.*get the orig"):
+        cifar(tmp_path, verify=False)
+
+
+def test_cifar_of_the_wrong_size(tmp_path):
+    formats.cifar_folder(tmp_path, 10)
+    with (tmp_path / "test_batch").open("r+b") as file:
+        file.truncate(1 << 40)  # a hole: takes no room on the disk
+    with pytest.raises(DataError, match="it has more than 268435456 bytes"):
+        cifar(tmp_path, verify=False)
+    formats.cifar_folder(tmp_path, 10)
+    (tmp_path / "batches.meta").write_bytes(formats.dictionary(label_names=formats.items([formats.string("cat")])))
+    with pytest.raises(DataError, match=r"batches.meta is not .* expected the names of 10 classes"):
         cifar(tmp_path, verify=False)
 
 
