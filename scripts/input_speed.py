@@ -1,6 +1,6 @@
 """Is the input ever slower than the model? Time to prepare a batch against time of one gradient on it, on this machine.
 
-CPU time, on one thread, both in turn in one run, batch by batch, so that a slow moment of the machine hits both; medians.
+CPU time, on one thread, both in turn, batch by batch, so that a slow moment of the machine hits both; medians.
 Embedded data, and noise of the originals' size; JPEG files from --data, if it holds imagenette-mini.tar, or of noise
 too. Batches are prepared in this thread: `workers` would hide even that time.
 

@@ -245,6 +245,13 @@ def test_image_folder_missing(tmp_path):
         image_folder(tmp_path, 16)
 
 
+def test_image_folder_beside_a_set_with_files_of_these_names(tmp_path):
+    formats.cifar_folder(tmp_path / "cifar-100-python", 100)  # train, test and meta
+    formats.image_tree(tmp_path / "imagenet")
+    assert len(image_folder(tmp_path, 16)["test"]) == 4
+    assert len(data.cifar(tmp_path, 100, verify=False)["test"]) == 4
+
+
 @real("imagenette-mini.tar")
 def test_real_image_folder():
     read = image_folder(REAL, 64)
