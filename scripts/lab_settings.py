@@ -20,7 +20,7 @@ from superadam.lab.methods import PAPER
 from superadam.lab.runs import Run
 
 TASKS = ("digits-mlp", "digits-cnn", "logistic-nonconvex", "simplex-regression", "nmf")
-GRID = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+GRID = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0)
 SEED = 1000
 
 

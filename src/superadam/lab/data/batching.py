@@ -55,6 +55,8 @@ def batches(
         raise ValueError(
             f"size={size}, skip={skip}, workers={workers}: a batch has at least one row; the others are counts."
         )
+    if len(data) == 0:
+        raise DataError("there is no row to make batches of.")
     if augment and seed is None:
         raise ValueError("augment=True needs a seed, so that the same call gives the same images again.")
     rows = torch.split(_order(len(data), seed, epoch), size)

@@ -1,13 +1,16 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009), in the "python version": pickles of Python 2 and NumPy.
 
-A pickle is a program. Here it may use nothing but the three names that CIFAR's files use, and these mean harmless
-stand-ins, made anew for each file, that keep what they are given. Neither NumPy nor anything else is called.
+A pickle is a program. Its instructions are looked through first, and only those that make plain data are allowed. It
+may name nothing but the three names that CIFAR's files do, and these mean harmless stand-ins, made anew for each file,
+that keep what they are given. Neither NumPy nor anything else is called.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +24,14 @@ __all__ = ["cifar"]
 
 PIXELS = 3 * 32 * 32
 LARGEST = 1 << 28  # bytes of a file; the largest of the originals has 155 MB
+# fmt: off
+INSTRUCTIONS = {
+    "PROTO", "MARK", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINSTRING",
+    "SHORT_BINSTRING", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND",
+    "APPENDS", "SETITEM", "SETITEMS", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "GLOBAL", "REDUCE", "BUILD",
+}
+# fmt: on
+MEMO = 1 << 20  # numbered objects, of which a file has two for each image at most: room for them is made in advance
 
 
 class Layout(NamedTuple):
@@ -146,10 +157,11 @@ def _unpickle(path: Path) -> dict[Any, Any]:
 
     if path.stat().st_size > LARGEST:
         raise _error(path, f"it has more than {LARGEST} bytes")
+    raw = path.read_bytes()
     try:
-        with path.open("rb") as file:
-            content = Unpickler(file, encoding="bytes").load()
-    except (DataError, OSError):
+        _scan(path, raw)
+        content = Unpickler(io.BytesIO(raw), encoding="bytes").load()
+    except DataError:
         raise
     except Exception as error:  # a damaged pickle can end in almost any of them
         raise _error(path, f"it is damaged or cut short ({type(error).__name__}: {error})") from error
@@ -157,6 +169,14 @@ def _unpickle(path: Path) -> dict[Any, Any]:
         raise _error(path, f"expected a dictionary, found {type(content).__name__}")
     arrays = {key: _tensor(path, value.state) for key, value in content.items() if isinstance(value, Array)}
     return content | arrays
+
+
+def _scan(path: Path, raw: bytes) -> None:
+    for instruction, argument, _ in pickletools.genops(raw):
+        if instruction.name not in INSTRUCTIONS:
+            raise _error(path, f"it holds the instruction {instruction.name}, which CIFAR's files do not")
+        if instruction.name == "LONG_BINPUT" and int(argument or 0) >= MEMO:
+            raise _error(path, f"it claims to hold more than {MEMO} objects")
 
 
 def _tensor(path: Path, state: Any) -> Tensor:

@@ -104,8 +104,8 @@ def _download(file: File, target: Path, progress: Progress | None) -> None:
 
 
 def _complete(file: File, part: Path, progress: Progress | None) -> None:
-    """Ask for what is missing until nothing is, or until nothing came `TRIES` times in a row."""
-    failures = 0
+    """Ask for what is missing until nothing is, or until nothing more came `TRIES` times in a row."""
+    failures = most = 0
     while (have := part.stat().st_size if part.exists() else 0) < file.size:
         problem = "the connection ended early"
         try:
@@ -119,8 +119,8 @@ def _complete(file: File, part: Path, progress: Progress | None) -> None:
                 failures = TRIES - 1
         except NETWORK as error:
             problem = str(getattr(error, "reason", error)) or type(error).__name__
-        if part.exists() and part.stat().st_size > have:
-            failures = 0
+        if part.exists() and part.stat().st_size > max(have, most):
+            failures, most = 0, part.stat().st_size
             continue
         failures += 1
         if failures == TRIES:

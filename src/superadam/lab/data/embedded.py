@@ -66,5 +66,5 @@ def encode(words: list[str], vocabulary: list[str]) -> Tokens:
     ids = [number.get(word, unknown) for word in words]
     if None in ids:
         word = words[ids.index(None)]
-        raise DataError(f"the word {word!r} is not in the training text, which has no {UNK} to stand for it.")
+        raise DataError(f"the word {word[:40]!r} is not in the training text, which has no {UNK} to stand for it.")
     return Tokens(torch.tensor(ids, dtype=torch.int64), vocabulary)

@@ -30,7 +30,7 @@ def locate(
     root: str | os.PathLike[str], choices: Sequence[Names], archives: Sequence[str], help: str
 ) -> tuple[Path, Names]:
     """The folder that holds all names of one of the choices, and which choice that is: `root`, a folder in it, or what
-    an archive unpacks to, which is `root` itself or is in it under one of the given names.
+    an archive unpacks to, which is `root` itself or is in it under one of the given names. Names of folders end in "/".
     """
     root = Path(root).expanduser()
     if root.is_dir():
@@ -43,11 +43,11 @@ def locate(
         raise DataError(f"there is no {root}. {help}")
     for folder in folders:
         for names in choices:
-            if all((folder / name).exists() for name in names):
+            if not _missing(folder, names):
                 return folder, names
-    for archive in packed:
-        folder = unpack(archive, choices, help)
-        return folder, next(names for names in choices if _missing(folder, names) == [])
+    if packed:
+        folder = unpack(packed[0], choices, help)
+        return folder, next(names for names in choices if not _missing(folder, names))
     for folder in folders:
         missing = min((_missing(folder, names) for names in choices), key=len)
         if len(missing) < len(choices[0]):
@@ -97,7 +97,7 @@ def unpack(archive: Path, choices: Sequence[Names] = ((),), help: str = "") -> P
 
 
 def _missing(folder: Path, names: Names) -> list[str]:
-    return [name for name in names if not (folder / name).exists()]
+    return [n for n in names if not ((folder / n).is_dir() if n.endswith("/") else (folder / n).is_file())]
 
 
 def _check_content(folder: Path, shown: Path, choices: Sequence[Names], help: str) -> None:

@@ -73,7 +73,7 @@ def image_folder(root: str | os.PathLike[str], size: int) -> dict[str, ImageFile
         root: folder or archive.
         size: of the images in a batch: 224 for ImageNet.
     """
-    choices: list[tuple[str, ...]] = [("train", "val"), ("train", "test")]
+    choices: list[tuple[str, ...]] = [("train/", "val/"), ("train/", "test/")]
     folder, (_, held_out) = locate(root, choices, ("imagenet", "imagenette-mini", "imagenette"), HELP)
     names = tuple(sorted(f.name for f in os.scandir(folder / "train") if f.is_dir()))
     return {split: _files(folder / part, names, size) for split, part in (("train", "train"), ("test", held_out))}
