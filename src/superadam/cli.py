@@ -20,10 +20,12 @@ except ImportError as missing:
 
 from superadam import bench as benchmark
 from superadam.bench.models import SHAPES
+from superadam.lab import commands
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
+commands.register(app)
 
 Model = StrEnum("Model", {name: name for name in SHAPES})  # type: ignore[misc]
 

@@ -1,0 +1,236 @@
+"""`superadam train`, `resume`, `plot`, `tasks` and `methods`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from superadam import zoo
+from superadam.lab.data import fetch
+from superadam.lab.folders import Config, Folder, Row
+from superadam.lab.methods import PAPER, make, value
+from superadam.lab.runs import Run, Watcher
+from superadam.lab.tasks import SCALES, TASKS, Task, find
+
+__all__ = ["register"]
+
+Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the data. Default: the scale's, without budget.")]
+Evals = Annotated[int | None, typer.Option(min=1, help="Gradient evaluations, at the most.")]
+Seconds = Annotated[float | None, typer.Option(min=0, help="Seconds of training.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `superadam train` made.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (train, resume, plot, tasks, methods):
+        app.command()(command)
+
+
+def train(
+    task: Annotated[str, typer.Argument(help="A name of `superadam tasks`.")],
+    method: Annotated[str, typer.Option(help="A name of `superadam methods`, with options.")] = "super_adam tau=0",
+    scale: Annotated[str, typer.Option(help="tiny, laptop or paper.")] = "laptop",
+    preset: Annotated[
+        str, typer.Option(help="Options of the task (lab), of the paper's experiment, or the method's default.")
+    ] = "lab",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the method; can be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the weights, the order of the data, and dropout.")] = 0,
+    device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
+    epochs: Epochs = None,
+    budget_evals: Evals = None,
+    budget_seconds: Seconds = None,
+    every: Annotated[int | None, typer.Option(min=1, help="Evaluate every so many batches, too.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data are, for tasks that need some.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Get the data into --data-dir first.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The run's folder. Default: a new one in runs/.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard, too.")] = False,
+) -> None:
+    """Train a task with a method, into a folder.
+
+    Example: superadam train digits-mlp --method "super_adam tau=1" --set lr=0.01
+    """
+    with _errors():
+        config = Config(
+            find(task).name,
+            method,
+            scale,
+            preset,
+            dict(value(s) for s in set_ or []),
+            seed,
+            device,
+            None if data_dir is None else str(data_dir.resolve()),
+            every,
+            epochs,
+            budget_evals,
+            budget_seconds,
+            tensorboard,
+        )
+        if download:
+            _fetch(find(task), config.data_dir)
+        problem = find(task).problem(scale, seed, config.data_dir)  # before a folder is made
+        make(find(task), problem, method, preset, config.options)
+        _go(Folder.new(out, config))
+
+
+def resume(run: RunFolder, epochs: Epochs = None, budget_evals: Evals = None, budget_seconds: Seconds = None) -> None:
+    """Go on with a run that was stopped, bit for bit as if it had not been; or further than it was to go.
+
+    Example: superadam resume runs/digits-mlp-super_adam-tau0-seed0 --epochs 40
+    """
+    with _errors():
+        folder = Folder(run)
+        config = folder.read()
+        if epochs or budget_evals or budget_seconds:
+            config.epochs, config.budget_evals, config.budget_seconds = epochs, budget_evals, budget_seconds
+            folder.write(config)
+        _go(folder)
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that `superadam train` made.")],
+    out: Annotated[Path, typer.Option(help="Where to write, without the ending.")] = Path("figure"),
+    format_: Annotated[
+        list[str] | None, typer.Option("--format", help="png, svg or html; can be repeated. Default: all.")
+    ] = None,
+) -> None:
+    """Draw the paper's panels of runs, against epochs, gradient evaluations and seconds.
+
+    Example: superadam plot runs/* --out figures/digits --format png
+    """
+    from superadam.lab import plots
+
+    with _errors():
+        for path in plots.plot(runs, out, format_ or plots.FORMATS):
+            typer.echo(path)
+
+
+def tasks() -> None:
+    """List the tasks, with their sizes at each scale.
+
+    Example: superadam tasks
+    """
+    table = Table("task", "what, and on what", "scale", show_lines=True)
+    for task in TASKS.values():
+        sizes = "\n".join(f"{scale}: {_sizes(task.sizes(scale))}" for scale in SCALES)
+        table.add_row(task.name, f"{task.description}\n{task.data}", sizes)
+    _print(table)
+
+
+def methods(
+    pattern: Annotated[str, typer.Argument(help="Which of them, with * and ?.")] = "*",
+) -> None:
+    """List the methods. Those of the paper's experiments are marked.
+
+    Example: superadam methods "ada*"
+    """
+    with _errors():
+        found = zoo.list_methods(pattern)
+    paper = {name.split()[0] for name in PAPER}
+    table = Table("method", "what", "paper")
+    for name, line in found.items():
+        table.add_row(name, line, "yes" if name in paper else "")
+    _print(table)
+
+
+# ------------------------------------------------------------------------------------------------ what is seen
+
+
+class Shown(Watcher):
+    """Progress with loss and time left; a line for each evaluation."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self._at = console, 0.0
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("loss {task.fields[loss]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    def begun(self, run: Run) -> None:
+        config = run.config
+        parameters = sum(p.numel() for p in run.problem.model.parameters())
+        self.console.print(
+            f"{config.task} at {config.scale} scale ({_sizes(run.sizes)}; {parameters:,} parameters, "
+            f"{run.problem.length} batches an epoch), seed {config.seed}, into {run.folder.path}\n{run.opt}",
+            highlight=False,
+        )
+        self.id = self.bar.add_task(config.task, total=1.0, loss="")
+        self.bar.update(self.id, completed=run.progress)
+
+    def stepped(self, run: Run, loss: Any) -> None:
+        now = time.monotonic()
+        if now - self._at > 0.2:  # to read the loss waits for the device
+            self._at = now
+            self.bar.update(self.id, completed=run.progress, loss=f"{float(loss):.4f}")
+
+    def evaluated(self, run: Run, row: Row) -> None:
+        numbers = [
+            f"{name.replace('_', ' ')} {v:.4g}"
+            for name, v in row.items()
+            if name.startswith(("train_", "valid_", "test_"))
+        ]
+        head = f"epoch {row['epoch']:g}, {row['gradient_evaluations']} evaluations, {row['seconds']:.1f} s"
+        self.console.print(f"{head}: {', '.join(numbers)}", highlight=False)
+        for text in row["monitor"].get("alarms", {}).values():
+            self.console.print(f"  look: {text}", style="yellow", highlight=False)
+
+
+def _go(folder: Folder) -> None:
+    console = Console(soft_wrap=True)
+    shown = Shown(console)
+    run = Run(folder, shown)
+    if run._done() and run._measured == run.step:
+        console.print(f"{folder.path} is finished, after {run.step} batches. To go on, give --epochs or a budget.")
+        return
+    with shown.bar:
+        ended = run.train()
+    if ended == "interrupted":
+        console.print(f"Stopped and saved after {run.step} batches. To go on:\n  superadam resume {folder.path}")
+        raise typer.Exit(130)
+    if ended == "diverged":
+        console.print(f"The loss is not finite after {run.step} batches: stopped. Try a lower lr, with --set lr=…")
+        raise typer.Exit(1)
+    console.print(f"Finished. To see it:\n  superadam plot {folder.path}")
+
+
+def _fetch(task: Task, folder: str | None) -> None:
+    if task.fetched is None:
+        raise ValueError(f"{task.name} has nothing that could be downloaded: leave --download out")
+    if folder is None:
+        raise ValueError("--download needs --data-dir, where to put the data")
+    typer.echo(fetch(task.fetched, folder))
+
+
+def _sizes(sizes: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {'all' if n is None else n}" for name, n in sizes.items())
+
+
+def _print(table: Table) -> None:
+    console = Console()
+    (console if console.is_terminal else Console(width=160)).print(table)  # a file has no width of its own
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """What the user can put right is said without a traceback."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        Console(stderr=True).print(f"Error: {error}", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(2) from error

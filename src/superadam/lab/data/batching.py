@@ -1,0 +1,114 @@
+"""Batches, whose content is a function of seed, epoch and number."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from superadam.lab.data.records import Batch, DataError, Tokens
+
+__all__ = ["batches", "streams"]
+
+
+class Source(Protocol):
+    """`Images`, `ImageFiles`, `Rows`, or a class of your own."""
+
+    def __len__(self) -> int: ...
+    def batch(self, rows: Tensor, key: int | None = None, /) -> Batch: ...
+
+
+def batches(
+    data: Source,
+    size: int,
+    *,
+    seed: int | None = None,
+    epoch: int = 0,
+    augment: bool = False,
+    skip: int = 0,
+    workers: int = 0,
+) -> Iterator[Batch]:
+    """One epoch of (x, y), on the CPU. The last batch may be smaller.
+
+    Args:
+        data: `Images`, `ImageFiles` or `Rows`.
+        size: of a batch.
+        seed, epoch: the order is a random one that depends on these two alone. Without a seed: the data's own order.
+        augment: crop and flip, at random in the same way.
+        skip: leave out so many batches at the beginning, which a resumed run has done. The others stay the same.
+        workers: threads that prepare batches ahead: pays for `ImageFiles`, whose decoding does not hold Python's lock.
+            Batches are the same, and in the same order, with any number.
+
+    >>> from superadam.lab.data import Rows
+    >>> data = Rows(torch.arange(5.0).view(5, 1), torch.ones(5))
+    >>> [x.flatten().tolist() for x, y in batches(data, 2, seed=0, epoch=1)]
+    [[2.0, 1.0], [4.0, 3.0], [0.0]]
+    >>> [x.flatten().tolist() for x, y in batches(data, 2, seed=0, epoch=1, skip=2, workers=2)]
+    [[0.0]]
+    """
+    if size < 1 or skip < 0 or workers < 0:
+        raise ValueError(
+            f"size={size}, skip={skip}, workers={workers}: a batch has at least one row; the others are counts."
+        )
+    if len(data) == 0:
+        raise DataError("there is no row to make batches of.")
+    if augment and seed is None:
+        raise ValueError("augment=True needs a seed, so that the same call gives the same images again.")
+    rows = torch.split(_order(len(data), seed, epoch), size)
+
+    def make(i: int) -> Batch:
+        return data.batch(rows[i], _key(seed, epoch, i) if augment else None)
+
+    numbers = range(skip, len(rows))
+    return _ahead(make, numbers, workers) if workers else map(make, numbers)
+
+
+def streams(tokens: Tokens, batch: int, bptt: int) -> list[Batch]:
+    """A text for truncated backpropagation through time: `batch` equal, contiguous parts side by side, as columns, cut
+    into stretches of `bptt` words. Returns (inputs [T, B], targets [T, B]), in order: targets are the next words.
+    The last stretch may be shorter; up to `batch` words at the end of the text are left out.
+
+    >>> text = Tokens(torch.arange(11), [])
+    >>> for inputs, targets in streams(text, batch=2, bptt=3):
+    ...     print(inputs.tolist(), targets.tolist())
+    [[0, 5], [1, 6], [2, 7]] [[1, 6], [2, 7], [3, 8]]
+    [[3, 8]] [[4, 9]]
+    """
+    if batch < 1 or bptt < 1:
+        raise ValueError(f"batch={batch}, bptt={bptt}: both are at least 1.")
+    length = len(tokens) // batch
+    if length < 2:
+        raise DataError(f"a text of {len(tokens)} words has no two words for each of {batch} streams: use fewer.")
+    columns = tokens.ids[: length * batch].view(batch, length).t().contiguous()
+    return list(zip(torch.split(columns[:-1], bptt), torch.split(columns[1:], bptt), strict=True))
+
+
+def _order(n: int, seed: int | None, epoch: int) -> Tensor:
+    if seed is None:
+        return torch.arange(n)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(_key(seed, epoch, -1)))
+
+
+def _key(*numbers: int | None) -> int:
+    """32 bits, which is what torch's CPU generator takes in, from all the bits of all the numbers."""
+    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest(), "big")
+
+
+def _ahead(make: Callable[[int], Batch], numbers: range, workers: int) -> Iterator[Batch]:
+    """map(make, numbers), with up to 2 · workers results waiting."""
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="batches")
+    waiting: deque[Future[Batch]] = deque()
+    try:
+        for i in numbers:
+            waiting.append(pool.submit(make, i))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:  # also when the loop over the batches is left early
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,171 @@
+"""Files and archives: found, checked, and unpacked whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from gzip import BadGzipFile
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from superadam.lab.data.records import DataError
+
+__all__ = ["check", "locate", "md5sum", "unpack"]
+
+SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
+# What reading an archive that is damaged, encrypted or none can end in; NotImplementedError is a RuntimeError.
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, BadGzipFile, RuntimeError)
+Names = tuple[str, ...]
+
+
+def locate(
+    root: str | os.PathLike[str], choices: Sequence[Names], archives: Sequence[str], help: str
+) -> tuple[Path, Names]:
+    """The folder that holds all names of one of the choices, and which choice that is: `root`, a folder in it, or what
+    an archive unpacks to, which is `root` itself or is in it under one of the given names. Names of folders end in "/".
+    """
+    root = Path(root).expanduser()
+    if root.is_dir():
+        folders = [root, *sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))]
+        packed = [root / f"{stem}{suffix}" for stem in archives for suffix in SUFFIXES]
+        packed = [path for path in packed if path.is_file()]
+    elif root.is_file():
+        folders, packed = [], [root]
+    else:
+        raise DataError(f"there is no {root}. {help}")
+    for folder in folders:
+        for names in choices:
+            if not _missing(folder, names):
+                return folder, names
+    if packed:
+        folder = unpack(packed[0], choices, help)
+        return folder, next(names for names in choices if not _missing(folder, names))
+    for folder in folders:
+        missing = min((_missing(folder, names) for names in choices), key=len)
+        if len(missing) < len(choices[0]):
+            raise DataError(f"{folder} lacks {', '.join(missing)}. {help}")
+    raise DataError(f"{root} does not hold this data. {help}")
+
+
+def check(path: Path, md5: str, help: str) -> None:
+    """That the file is the published one."""
+    found = md5sum(path)
+    if found != md5:
+        raise DataError(
+            f"{path} is damaged, or is not the published file: its md5 is {found}, not {md5}. "
+            f"Delete it and get it again. {help}"
+        )
+
+
+def md5sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def unpack(archive: Path, choices: Sequence[Names] = ((),), help: str = "") -> Path:
+    """Unpack a tar or zip archive into a folder of its name, and return that folder, which holds one of the choices.
+
+    It is unpacked under another name and renamed when complete. Links, devices and names that lead outside are refused.
+    If the archive holds nothing but one folder, that folder's content is what is unpacked.
+    """
+    target = _target(archive)
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", suffix=".part", dir=target.parent) as part:
+            whole = Path(part, "content")
+            whole.mkdir()
+            _extract(archive, whole, help)
+            inside = list(whole.iterdir())
+            if len(inside) == 1 and inside[0].is_dir():
+                whole = inside[0]
+            _check_content(whole, archive, choices, help)
+            try:
+                whole.rename(target)
+            except OSError:  # another process was faster
+                if not target.is_dir():
+                    raise
+    _check_content(target, target, choices, help)
+    return target
+
+
+def _missing(folder: Path, names: Names) -> list[str]:
+    return [n for n in names if not ((folder / n).is_dir() if n.endswith("/") else (folder / n).is_file())]
+
+
+def _check_content(folder: Path, shown: Path, choices: Sequence[Names], help: str) -> None:
+    missing = min((_missing(folder, names) for names in choices), key=len)
+    if missing:
+        raise DataError(f"{shown} lacks {', '.join(missing)}. {help}")
+
+
+def _target(archive: Path) -> Path:
+    """Beside the archive. In a folder that no one may write to (which the permission bits say, also to root), in the
+    user's cache, under a name that changes with the archive."""
+    suffix = next((s for s in sorted(SUFFIXES, key=len, reverse=True) if archive.name.endswith(s)), archive.suffix)
+    stem = archive.name.removesuffix(suffix) or archive.name
+    folder = archive.parent
+    if (folder / stem).is_dir() or (folder.stat().st_mode & 0o222 and os.access(folder, os.W_OK)):
+        return folder / (stem if stem != archive.name else f"{stem}.unpacked")
+    info = archive.stat()
+    mark = hashlib.blake2b(f"{archive.resolve()} {info.st_size} {info.st_mtime_ns}".encode(), digest_size=4).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "superadam" / f"{stem}-{mark}"
+
+
+def _extract(archive: Path, folder: Path, help: str) -> None:
+    room = shutil.disk_usage(folder).free
+    try:
+        for name, size, content in _members(archive):
+            path = folder / _safe(name, archive)
+            if content is None:
+                path.mkdir(parents=True, exist_ok=True)
+                continue
+            room -= size
+            if room < 0:
+                raise DataError(f"{archive} unpacks to more than is free on the disk of {folder.parent.parent}.")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                shutil.copyfileobj(content, file, 1 << 20)
+            if path.stat().st_size != size:
+                raise EOFError(f"{name} ends early")
+    except (FileExistsError, NotADirectoryError) as error:
+        raise DataError(f"{archive} holds two things of one name: {error.filename}. It is not unpacked.") from error
+    except DAMAGED as error:
+        raise DataError(f"{archive} is damaged or cut short ({error}). Delete it and get it again. {help}") from error
+
+
+def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes] | None]]:
+    """Name, size and content of each file, in order; None for a folder's content."""
+    refused = f"{archive} holds {{}}, which is neither a file nor a folder. It is not unpacked."
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as zipped:
+            for entry in zipped.infolist():
+                kind = stat.S_IFMT(entry.external_attr >> 16)
+                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                    raise DataError(refused.format(entry.filename))
+                if entry.is_dir():
+                    yield entry.filename, 0, None
+                else:
+                    with zipped.open(entry) as content:
+                        yield entry.filename, entry.file_size, content
+        return
+    with tarfile.open(archive, "r:*") as tar:
+        for member in tar:
+            if not (member.isdir() or member.isreg()) or member.issparse():
+                raise DataError(refused.format(member.name))
+            yield member.name, member.size, tar.extractfile(member)
+
+
+def _safe(name: str, archive: Path) -> Path:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or any(c in name for c in "\\:\0"):
+        raise DataError(f"{archive} holds {name!r}, which leads outside of its folder. It is not unpacked.")
+    return Path(*path.parts)

@@ -1,0 +1,144 @@
+"""A run is a folder: config.json, environment.json, metrics.jsonl, last.pt."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import platform
+import shlex
+import sys
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+import superadam
+
+__all__ = ["Config", "Folder", "rows"]
+
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Config:
+    """What a run is of. With the versions and the threads of environment.json, it says what the numbers will be."""
+
+    task: str
+    method: str = "super_adam tau=0"
+    scale: str = "laptop"
+    preset: str = "lab"
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int = 0
+    device: str = "cpu"
+    data_dir: str | None = None
+    every: int | None = None
+    epochs: int | None = None
+    budget_evals: int | None = None
+    budget_seconds: float | None = None
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("every", "epochs", "budget_evals", "budget_seconds"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"Invalid {name}: {value} (expected more than 0)")
+
+
+class Folder:
+    """The files of a run."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.config, self.environment = self.path / "config.json", self.path / "environment.json"
+        self.metrics, self.checkpoint = self.path / "metrics.jsonl", self.path / "last.pt"
+
+    @classmethod
+    def new(cls, path: str | os.PathLike[str] | None, config: Config) -> Self:
+        """A folder for a run, named after it where no name is given. One that holds a run already is refused."""
+        folder = cls(_free(config) if path is None else path)
+        if folder.config.exists():
+            raise ValueError(
+                f"{folder.path} holds a run: `superadam resume {folder.path}` goes on with it, or give another --out"
+            )
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.write(config)
+        folder.metrics.write_text("")
+        return folder
+
+    def write(self, config: Config) -> None:
+        _write(self.config, dataclasses.asdict(config))
+
+    def read(self) -> Config:
+        """The config of the run that is there."""
+        if not self.config.exists():
+            raise ValueError(f"{self.path} holds no run: there is no {self.config.name}. `superadam train` makes one.")
+        return Config(**json.loads(self.config.read_text(encoding="utf-8")))
+
+    def write_environment(self) -> None:
+        """Who computes now, added to those before."""
+        known = self.sessions()
+        _write(self.environment, [*known, environment()])
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """The environments in which the run was computed."""
+        found = json.loads(self.environment.read_text(encoding="utf-8")) if self.environment.exists() else []
+        return list(found)
+
+    def append(self, row: Row) -> None:
+        """Add a line to the metrics, to the disk: a checkpoint will rely on its being there."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_plain(row), ensure_ascii=False, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def cut_metrics(self, size: int) -> None:
+        """Drop what was measured after the checkpoint that training goes on from: it will be measured again."""
+        with self.metrics.open("r+b") as file:
+            file.truncate(size)
+
+
+def rows(path: str | os.PathLike[str]) -> list[Row]:
+    """The metrics of a run, one dict for each evaluation."""
+    folder = Folder(path)
+    folder.read()
+    lines = folder.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
+
+
+def environment() -> dict[str, Any]:
+    """This process and its machine."""
+    return {
+        "command": shlex.join(["superadam", *sys.argv[1:]]),
+        "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "superadam": superadam.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _free(config: Config) -> Path:
+    """A name in runs/ that is not taken."""
+    name = f"{config.task}-{config.method.replace(' ', '-').replace('=', '')}-seed{config.seed}"
+    names = (Path("runs") / (name if i == 1 else f"{name}-{i}") for i in count(1))
+    return next(path for path in names if not path.exists())
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write(path: Path, content: Any) -> None:
+    """The whole file or none."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(temporary, path)

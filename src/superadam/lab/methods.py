@@ -1,0 +1,73 @@
+"""Methods by name, with the settings of a task."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from superadam import SuperAdam, zoo
+from superadam.lab.problems import Problem
+from superadam.lab.tasks import Task
+from superadam.parts import nearest
+from superadam.presets import PRESETS
+
+__all__ = ["PAPER", "SETTINGS", "make", "parse", "value"]
+
+PAPER = {
+    "sgd": "SGD",
+    "adam": "Adam",
+    "amsgrad": "AMSGrad",
+    "adagrad_norm": "AdaGrad-Norm",
+    "adam_plus": "Adam⁺",
+    "storm": "STORM",
+    "adabelief": "AdaBelief",
+    "super_adam tau=0": "SUPER-ADAM τ=0",
+    "super_adam tau=1": "SUPER-ADAM τ=1",
+}
+"""The eight optimizers of the paper's experiments, the last with both τ, by name; and how the paper writes them."""
+
+SETTINGS = ("lab", "paper", "default")
+"""Where a method's options come from, if they are not given: the task, the paper's experiment, the method itself."""
+
+
+def parse(method: str) -> tuple[str, dict[str, Any]]:
+    """A name of the zoo, and the options behind it.
+
+    >>> parse("super_adam tau=1")
+    ('super_adam', {'tau': 1})
+    """
+    name, *options = method.split()
+    if name not in zoo.METHODS:
+        raise ValueError(f"Unknown method {name!r}: {nearest(name, zoo.METHODS)}")
+    return name, dict(value(option) for option in options)
+
+
+def value(setting: str) -> tuple[str, Any]:
+    """A key and its value: a number, true, false, null, a list or a dict as in JSON, or a word.
+
+    >>> value("lr=1e-3"), value("matrix=Belief"), value("betas=[0.9, 0.99]")
+    (('lr', 0.001), ('matrix', 'Belief'), ('betas', [0.9, 0.99]))
+    """
+    key, equals, text = setting.partition("=")
+    if not (key and equals and text):
+        raise ValueError(f"Invalid setting {setting!r} (expected key=value, as in lr=0.01)")
+    try:
+        return key, json.loads(text)
+    except json.JSONDecodeError:
+        return key, text
+
+
+def make(task: Task, problem: Problem, method: str, settings: str, options: dict[str, Any]) -> SuperAdam:
+    """The optimizer of a run. What is given in `options` or with the method's name wins over all settings."""
+    if settings not in SETTINGS:
+        raise ValueError(f"Unknown preset {settings!r}: {nearest(settings, SETTINGS)}")
+    name, own = parse(method)
+    own = {**problem.options, **own, **options}
+    if settings == "paper":
+        if task.preset not in PRESETS:
+            raise ValueError(f"{task.name} is not in the paper: leave --preset paper out, and --set what you want")
+        return zoo.create(name, problem.model, preset=task.preset, **own)
+    if settings == "lab":
+        key = f"super_adam tau={1 if own.get('tau') else 0}" if name == "super_adam" else name
+        own = {**task.settings.get(key, {}), **own}
+    return zoo.create(name, problem.model, **own)

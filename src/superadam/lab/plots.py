@@ -1,0 +1,150 @@
+"""The paper's panels of any runs: PNG and SVG for a paper, HTML to look into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from superadam.lab.folders import Config, Folder, rows
+from superadam.lab.methods import PAPER
+from superadam.parts import nearest
+
+__all__ = ["FORMATS", "Curve", "curves", "panels", "plot"]
+
+FORMATS = ("png", "svg", "html")
+AXES = {"epoch": "epochs", "gradient_evaluations": "gradient evaluations", "seconds": "seconds"}
+WORDS = {
+    "loss": "loss",
+    "accuracy": "accuracy",
+    "perplexity": "perplexity",
+    "distance": "distance to the true weights",
+    "relative_error": "relative error",
+    "condition": "cond(H_t)",
+    "full_gradient_norm": "‖∇f(x_t)‖",
+}
+LOGARITHMIC = {"perplexity", "condition", "full_gradient_norm", "distance"}
+
+
+class Curve(NamedTuple):
+    """What a run measured, by name; None where it was not finite, or not measured."""
+
+    label: str
+    values: dict[str, list[float | None]]
+
+
+def curves(folders: Iterable[str | Path]) -> list[Curve]:
+    """The curves of runs, labelled by what tells them apart."""
+    found = [(Folder(f).read(), rows(f)) for f in folders]
+    if not found:
+        raise ValueError("No runs to plot: give their folders")
+    made = []
+    for (_, measured), label in zip(found, _labels([config for config, _ in found]), strict=True):
+        flat = [{**row["monitor"], **{k: v for k, v in row.items() if k != "monitor"}} for row in measured]
+        names = dict.fromkeys(name for row in flat for name in row)
+        made.append(Curve(label, {name: [row.get(name) for row in flat] for name in names}))
+    return made
+
+
+def _labels(configs: list[Config]) -> list[str]:
+    """The method's name, then whatever the runs do not have in common."""
+    labels = [PAPER.get(c.method, c.method) for c in configs]
+    for field in ("task", "scale", "preset", "options", "seed"):
+        if len({repr(getattr(c, field)) for c in configs}) > 1:
+            extras = (getattr(c, field) for c in configs)
+            labels = [f"{label}, {_words(field, x)}" for label, x in zip(labels, extras, strict=True)]
+    return labels
+
+
+def _words(field: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{k}={v}" for k, v in value.items()) or "as it is"
+    return str(value) if field in ("task", "scale") else f"{field} {value}"
+
+
+def panels(shown: list[Curve]) -> list[str]:
+    """Train and test loss, train and test score, cond(H_t) and ‖∇f(x_t)‖, as far as some run has them."""
+    scores = [w for w in WORDS if any(f"train_{w}" in curve.values for curve in shown)]
+    wanted = [f"{split}_{score}" for score in scores for split in ("train", "test")]
+    return [p for p in (*wanted, "condition", "full_gradient_norm") if any(p in curve.values for curve in shown)]
+
+
+def plot(folders: Iterable[str | Path], out: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:
+    """Write the figure of runs as `out`.png, .svg, .html, and return the paths. Every panel against every axis."""
+    shown, formats = curves(folders), list(formats)
+    for f in formats:
+        if f not in FORMATS:
+            raise ValueError(f"Unknown format {f!r}: {nearest(f, FORMATS)}")
+    paths = [Path(f"{out}.{f}") for f in formats]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if flat := [path for path in paths if path.suffix != ".html"]:
+        _matplotlib(shown, flat)
+    for path in paths:
+        if path.suffix == ".html":
+            _plotly(shown, path)
+    return paths
+
+
+def _title(panel: str) -> str:
+    split, _, quantity = panel.partition("_")
+    return f"{split} {WORDS[quantity]}" if quantity in WORDS else WORDS[panel]
+
+
+def _logarithmic(panel: str) -> bool:
+    return bool({panel, panel.partition("_")[2]} & LOGARITHMIC)
+
+
+def _matplotlib(shown: list[Curve], paths: list[Path]) -> None:
+    from matplotlib.figure import Figure  # no display is needed, nor pyplot's global state
+
+    names = panels(shown)
+    figure = Figure(figsize=(3.4 * len(names), 2.8 * len(AXES) + 0.6), layout="constrained")
+    grid = figure.subplots(len(AXES), len(names), squeeze=False)
+    for line, (axis, words) in zip(grid, AXES.items(), strict=True):
+        for ax, panel in zip(line, names, strict=True):
+            for i, curve in enumerate(shown):
+                points = _points(curve, axis, panel)
+                ax.plot(*points, label=curve.label, color=f"C{i % 10}", linestyle="-" if i < 10 else "--")
+            ax.set(title=_title(panel), xlabel=words, yscale="log" if _logarithmic(panel) else "linear")
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5))
+    for path in paths:
+        figure.savefig(path, dpi=100)
+
+
+def _plotly(shown: list[Curve], path: Path) -> None:
+    try:
+        from plotly.colors import qualitative
+        from plotly.subplots import make_subplots
+    except ImportError as missing:
+        raise ValueError("HTML needs Plotly: pip install 'superadam[lab]', or ask for --format png") from missing
+
+    names = panels(shown)
+    figure = make_subplots(len(AXES), len(names), subplot_titles=[_title(p) for p in names] * len(AXES))
+    for i, (axis, words) in enumerate(AXES.items(), start=1):
+        for j, panel in enumerate(names, start=1):
+            for k, curve in enumerate(shown):
+                x, y = _points(curve, axis, panel)
+                color = qualitative.D3[k % len(qualitative.D3)]
+                figure.add_scatter(
+                    x=x,
+                    y=y,
+                    name=curve.label,
+                    legendgroup=str(k),
+                    showlegend=(i, j) == (1, 1),
+                    line={"color": color},
+                    row=i,
+                    col=j,
+                )
+            figure.update_xaxes(title_text=words, row=i, col=j)
+            figure.update_yaxes(type="log" if _logarithmic(panel) else "linear", row=i, col=j)
+    figure.update_layout(height=320 * len(AXES), legend={"orientation": "h"})
+    figure.write_html(path, include_plotlyjs=True)  # to be opened without a network
+
+
+def _points(curve: Curve, axis: str, panel: str) -> tuple[list[float], list[float]]:
+    """Where both are known."""
+    pairs = zip(curve.values.get(axis, []), curve.values.get(panel, []), strict=False)
+    known = [(x, y) for x, y in pairs if x is not None and y is not None]
+    return [x for x, _ in known], [y for _, y in known]

@@ -1,0 +1,205 @@
+"""What a run trains: a model, the loss of a batch, the batches, and what is measured on the way.
+
+Everything that is drawn depends on the seed and on the place in the run alone, so that a run can be resumed anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from superadam.lab import data
+from superadam.lab.data import ImageFiles, Images, Tokens
+
+__all__ = ["Classification", "LanguageModel", "Problem", "some"]
+
+CHUNK = 500  # images at a time where nothing is learned
+MEASURED = 10_000  # images of the training set that are measured, at the most
+FULL = 2_000  # images of the fixed subset whose full gradient is taken, at the most
+FULL_WORDS = 20_000
+FRESH = 1_000_000  # epochs from here on are for the monitor
+
+# A loss, and what the model carries into the next batch: an LSTM's state, or None.
+Evaluated = tuple[Tensor, Any]
+Metrics = dict[str, float]
+
+
+class Problem:
+    """Base class.
+
+    Args:
+        model: with its initial weights.
+        source: what `data.batches` takes.
+        seed: of the order of the data.
+        batch: its size.
+        options: what the optimizer has to be told, such as a constraint.
+    """
+
+    splits: tuple[str, ...] = ("train", "valid", "test")
+    score = "accuracy"
+    """What is measured beside the loss."""
+    lr_divisor: float | None = None
+    """What the learning rate is divided by after an epoch without a new least validation loss."""
+    clip: float | None = None
+    """The bound on the norm of a gradient, which gives both gradients of a batch one factor."""
+    augment = False
+    workers = 0
+
+    def __init__(self, model: nn.Module, source: Any, seed: int, batch: int, **options: Any) -> None:
+        self.model, self.source, self.seed, self.batch, self.options = model, source, seed, batch, options
+        self.length = -(-len(source) // batch)
+        """The number of batches in an epoch."""
+        self.device = torch.device("cpu")
+
+    def to(self, device: torch.device) -> None:
+        """Where to train."""
+        self.device = device
+        self.model.to(device)
+
+    def batches(self, epoch: int, skip: int = 0) -> Iterator[Any]:
+        """The batches of an epoch, without the first few."""
+        options = {"augment": self.augment, "skip": skip, "workers": self.workers}
+        return data.batches(self.source, self.batch, seed=self.seed, epoch=epoch, **options)  # type: ignore[arg-type]
+
+    def loss(self, batch: Any, memory: Any = None) -> Evaluated:
+        """f(x; ξ), with the same `memory` in both evaluations of a batch."""
+        raise NotImplementedError
+
+    def measure(self, split: str) -> Metrics:
+        """Loss and score on a split, without dropout."""
+        raise NotImplementedError
+
+    def full(self) -> Iterator[Tensor]:
+        """Losses that add up to f, without dropout, on a fixed part of the training set."""
+        raise NotImplementedError
+
+    def fresh(self, step: int) -> list[Any]:
+        """Two batches for the monitor, drawn apart from those of training."""
+        return list(islice(self.batches(FRESH + step), 2))
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Without dropout, and with BatchNorm's averages."""
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self.model.train()
+
+    def full_gradient_norm(self) -> float:
+        """‖∇f(x)‖ by `full`."""
+        params = [p for p in self.model.parameters() if p.requires_grad]
+        total = [torch.zeros_like(p) for p in params]
+        with self.evaluating(), torch.enable_grad():
+            for loss in self.full():
+                torch._foreach_add_(total, torch.autograd.grad(loss, params))
+        return float(torch.nn.utils.get_total_norm(total))
+
+
+def some(source: Any, n: int | None) -> Any:
+    """n of the rows, the same ones for every seed; all if there are no more."""
+    if n is None or n >= len(source):
+        return source
+    return source.take(torch.randperm(len(source), generator=torch.Generator().manual_seed(0))[:n])
+
+
+class Classification(Problem):
+    """Cross-entropy of images. Of a large training set, a fixed part is measured."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        images: dict[str, Images] | dict[str, ImageFiles],
+        seed: int,
+        batch: int,
+        augment: bool = False,
+    ) -> None:
+        super().__init__(model, images["train"], seed, batch)
+        self.splits = tuple(images)
+        self.measured = {**images, "train": some(images["train"], MEASURED)}
+        self.augment = augment
+        if isinstance(images["train"], ImageFiles):
+            self.workers = os.cpu_count() or 1
+
+    def loss(self, batch: Any, memory: Any = None) -> Evaluated:
+        x, y = self._on_device(batch)
+        return cross_entropy(self.model(x), y), None
+
+    def _on_device(self, batch: Any) -> list[Tensor]:
+        return [t.to(self.device, non_blocking=True) for t in batch]
+
+    @torch.no_grad()
+    def measure(self, split: str) -> Metrics:
+        loss = right = torch.zeros((), device=self.device)
+        images = self.measured[split]
+        with self.evaluating():
+            for x, y in self._in_order(images):
+                out = self.model(x)
+                loss = loss + cross_entropy(out, y, reduction="sum")
+                right = right + (out.argmax(1) == y).sum()
+        return {"loss": loss.item() / len(images), "accuracy": right.item() / len(images)}
+
+    def full(self) -> Iterator[Tensor]:
+        images = self.measured["train"].take(slice(FULL))
+        for x, y in self._in_order(images):
+            yield cross_entropy(self.model(x), y, reduction="sum") / len(images)
+
+    def _in_order(self, images: Images | ImageFiles) -> Iterator[list[Tensor]]:
+        return map(self._on_device, data.batches(images, CHUNK, workers=self.workers))
+
+
+class LanguageModel(Problem):
+    """Cross-entropy of the next word. A recurrent model carries its state from batch to batch, without gradients."""
+
+    score = "perplexity"
+    lr_divisor = 4.0
+    clip = 0.25
+
+    def __init__(
+        self, model: nn.Module, tokens: dict[str, Tokens], seed: int, *, batch: int, bptt: int, recurrent: bool
+    ) -> None:
+        self.streams = {split: data.streams(t, batch, bptt) for split, t in tokens.items()}
+        words = max(FULL_WORDS, 2 * batch)
+        self.part = data.streams(tokens["train"].take(slice(words)), batch, bptt)
+        self.recurrent = recurrent
+        super().__init__(model, self.streams["train"], seed, 1)
+
+    def batches(self, epoch: int, skip: int = 0) -> Iterator[Any]:
+        return iter(self.streams["train"][skip:])
+
+    def fresh(self, step: int) -> list[Any]:
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + step)
+        return [self.source[i] for i in torch.randint(self.length, (2,), generator=generator).tolist()]
+
+    def loss(self, batch: Any, memory: Any = None) -> Evaluated:
+        inputs, targets = (t.to(self.device, non_blocking=True) for t in batch)
+        if self.recurrent:
+            logits, memory = self.model(inputs, memory)
+            memory = tuple(t.detach() for t in memory)
+        else:
+            logits = self.model(inputs)
+        return cross_entropy(logits.flatten(0, 1), targets.flatten()), memory
+
+    @torch.no_grad()
+    def measure(self, split: str) -> Metrics:
+        with self.evaluating():
+            loss = sum(part.item() for part in self._parts(self.streams[split]))
+        return {"loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf}
+
+    def full(self) -> Iterator[Tensor]:
+        return self._parts(self.part)
+
+    def _parts(self, stream: list[Any]) -> Iterator[Tensor]:
+        """Losses of the pieces of a text, that add up to the mean of all its words."""
+        memory, words = None, sum(targets.numel() for _, targets in stream)
+        for batch in stream:
+            loss, memory = self.loss(batch, memory)
+            yield loss * (batch[1].numel() / words)

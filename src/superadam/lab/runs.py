@@ -1,0 +1,311 @@
+"""Training: one loop for all methods, which can be stopped anywhere and goes on as if it had not been."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from superadam import Monitor, SuperAdam, load_checkpoint, save_checkpoint
+from superadam.lab import methods, tasks
+from superadam.lab.folders import Folder, Row
+from superadam.monitor import MonitorWarning
+from superadam.monitor.sinks import TensorBoard
+from superadam.resumable import default_generators, set_default_generators
+
+__all__ = ["Run", "Watcher"]
+
+SAVE_SECONDS = 300.0  # between checkpoints, where evaluations are further apart
+
+
+class Watcher:
+    """Is told how a run goes on. This one does not listen."""
+
+    def begun(self, run: Run) -> None:
+        """Before the first step of this process."""
+
+    def stepped(self, run: Run, loss: Any) -> None:
+        """After each step."""
+
+    def evaluated(self, run: Run, row: Row) -> None:
+        """After each evaluation."""
+
+
+class Run:
+    """A run in its folder: the one that is there, or one from the beginning.
+
+    `train` returns how it ended: "finished", "interrupted" (by a signal, the first of which lets the batch end and
+    saves) or "diverged". A row of metrics is written after every epoch, and every `every` batches if asked, with the
+    monitor's report on the last batch before it. `seconds` is without the time of evaluations, reports and checkpoints.
+
+    The last row of a run whose τ is not 0 is measured at x_T, with the move from there still to be taken: so a run
+    that goes on later does not differ from one that was never stopped.
+
+    >>> import tempfile
+    >>> from superadam.lab.folders import Config
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     folder = Folder.new(f"{place}/run", Config("digits-mlp", scale="tiny"))
+    ...     run = Run(folder)
+    ...     print(run.train(), run.epoch, run.opt.gradient_evaluations)
+    finished 2 4
+    """
+
+    def __init__(self, folder: Folder, watcher: Watcher | None = None) -> None:
+        self.folder, self.config = folder, folder.read()
+        config = self.config
+        self.watcher = watcher or Watcher()
+        self.task = tasks.find(config.task)
+        self.sizes = self.task.sizes(config.scale)
+        resumed = folder.checkpoint.exists()
+        if resumed:  # sums over threads depend on their number
+            torch.set_num_threads(folder.sessions()[0]["threads"])
+        self.problem = self.task.problem(config.scale, config.seed, config.data_dir)
+        self.problem.to(torch.device(config.device))
+        self.opt = methods.make(self.task, self.problem, config.method, config.preset, config.options)
+        divisor = self.problem.lr_divisor
+        self.plateau = divisor and ReduceLROnPlateau(self.opt, factor=1 / divisor, patience=0, threshold=0.0, eps=0.0)
+        self.epoch = self.batch = self.step = 0
+        self.clock = Clock(self.problem.device)
+        self.memory: Any = None
+        self._measured = -1  # the step of the last row
+        self._stop: int | None = None
+        self._saved_at = time.perf_counter()
+        self._board = TensorBoard(str(folder.path / "tensorboard")) if config.tensorboard else None
+        if resumed:
+            self._load()
+        else:
+            folder.cut_metrics(0)  # of a process that was killed before its first checkpoint
+        self._generators = default_generators()
+
+    # ------------------------------------------------------------------------------------------------ how far
+
+    @property
+    def epochs(self) -> int | None:
+        """Where the run ends, unless a budget ends it before."""
+        if self.config.epochs is None and not (self.config.budget_evals or self.config.budget_seconds):
+            return int(self.sizes["epochs"])
+        return self.config.epochs
+
+    @property
+    def progress(self) -> float:
+        """From 0 to 1."""
+        parts = [
+            done / budget
+            for done, budget in (
+                (self.step, self.epochs and self.epochs * self.problem.length),
+                (self.opt.gradient_evaluations, self.config.budget_evals),
+                (self.clock.seconds, self.config.budget_seconds),
+            )
+            if budget is not None
+        ]
+        return min(1.0, max(parts))
+
+    def _done(self) -> bool:
+        used = self.opt.gradient_evaluations
+        next_ = 2 if self.opt.two_point and used > 0 else 1
+        return (
+            (self.epochs is not None and self.epoch >= self.epochs)
+            or (self.config.budget_evals is not None and used + next_ > self.config.budget_evals)
+            or (self.config.budget_seconds is not None and self.clock.seconds >= self.config.budget_seconds)
+        )
+
+    # ------------------------------------------------------------------------------------------------ training
+
+    def train(self) -> str:
+        """Go on until the end."""
+        self.folder.write_environment()
+        set_default_generators(self._generators)  # whatever has been drawn since the run was made
+        with self._signals():
+            self.watcher.begun(self)
+            if self._measured < 0:
+                self._evaluate({})
+            self.clock.go()
+            while not (self._done() or self._stop):
+                for batch in self.problem.batches(self.epoch, skip=self.batch):
+                    row = self._step(batch)
+                    if row is not None and not math.isfinite(row["train_loss"]):
+                        return "diverged"
+                    if self._done() or self._stop or self.batch == 0:
+                        break
+            if self._stop:
+                self._save()
+                return "interrupted"
+            if self._measured != self.step:
+                self._evaluate({})
+            return "finished"
+
+    def _step(self, batch: Any) -> Row | None:
+        """One batch, and the row that is due after it."""
+        due = self.batch + 1 == self.problem.length or (self.step + 1) % (self.config.every or math.inf) == 0
+        memory, clipped = self.memory, OneFactor(self.opt, self.problem.clip)
+
+        def closure() -> Tensor:
+            self.opt.zero_grad()
+            loss, self.memory = self.problem.loss(batch, memory)
+            loss.backward()  # type: ignore[no-untyped-call]
+            clipped()
+            return loss.detach()
+
+        loss, report = self._watched(closure) if due else (self.opt.step(closure), {})  # type: ignore[arg-type]
+        self.step += 1
+        self.batch += 1
+        if self.batch == self.problem.length:
+            self.epoch, self.batch, self.memory = self.epoch + 1, 0, None
+        self.watcher.stepped(self, loss)
+        if due:
+            return self._evaluate(report)
+        if time.perf_counter() - self._saved_at > SAVE_SECONDS:
+            self._save()
+        return None
+
+    def _watched(self, closure: Any) -> tuple[Any, Row]:
+        """A step with a report. A monitor for each has nothing to remember, so nothing to save."""
+        fresh = self.problem.fresh(self.step)
+        ended = self.opt.register_step_post_hook(lambda *_: self.clock.pause())  # the report is no part of training
+        with (
+            Monitor(self.opt, 1, loss=lambda batch: self.problem.loss(batch)[0], batches=fresh) as monitor,
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore", MonitorWarning)  # they are in the row
+            loss = self.opt.step(closure)
+        ended.remove()
+        return loss, monitor.last
+
+    def _evaluate(self, report: Row) -> Row:
+        """Measure, write, save; and lower the learning rate where the recipe says so."""
+        self.clock.pause()
+        row: Row = {
+            "epoch": self.step / self.problem.length,
+            "step": self.step,
+            "gradient_evaluations": self.opt.gradient_evaluations,
+            "seconds": self.clock.seconds,
+            "lr": float(self.opt.param_groups[0]["lr"]),
+        }
+        with _at_x(self.opt):
+            for split in self.problem.splits:
+                row |= {f"{split}_{name}": v for name, v in self.problem.measure(split).items()}
+            row["full_gradient_norm"] = self.problem.full_gradient_norm()
+        row["monitor"] = {k: v for k, v in report.items() if k not in row}
+        if self.plateau and self.batch == 0 and self.step > 0:
+            self.plateau.step(row["valid_loss"])
+        self._measured = self.step
+        self.folder.append(row)
+        if self._board is not None:
+            self._board({k: v for k, v in (row | row["monitor"]).items() if k not in ("monitor", "alarms")})
+        self._save()
+        self.watcher.evaluated(self, row)
+        self.clock.go()
+        return row
+
+    # ------------------------------------------------------------------------------------------------ stopping
+
+    def _save(self) -> None:
+        self.clock.pause()
+        place = {name: getattr(self, name) for name in ("epoch", "batch", "step", "memory", "_measured")}
+        save_checkpoint(
+            self.folder.checkpoint,
+            model=self.problem.model,
+            optimizer=self.opt,
+            plateau=self.plateau or None,
+            extra={**place, "seconds": self.clock.seconds, "metrics": self.folder.metrics.stat().st_size},
+        )
+        self._saved_at = time.perf_counter()
+        self.clock.go()
+
+    def _load(self) -> None:
+        place = load_checkpoint(
+            self.folder.checkpoint, model=self.problem.model, optimizer=self.opt, plateau=self.plateau or None
+        )
+        self.folder.cut_metrics(place.pop("metrics"))
+        self.clock.total = place.pop("seconds")
+        for name, value in place.items():
+            setattr(self, name, value)
+        if self.memory is not None:
+            self.memory = tuple(t.to(self.problem.device) for t in self.memory)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first SIGINT or SIGTERM lets the batch end; the second does what it always does."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def stop(number: int, frame: Any) -> None:
+            self._stop = number
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        for number in before:
+            signal.signal(number, stop)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class Clock:
+    """Seconds of training."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.total = device, 0.0
+        self._since: float | None = None
+
+    def go(self) -> None:
+        self._since = time.perf_counter()
+
+    def pause(self) -> None:
+        if self._since is not None and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.total, self._since = self.seconds, None
+
+    @property
+    def seconds(self) -> float:
+        return self.total + (0.0 if self._since is None else time.perf_counter() - self._since)
+
+
+class OneFactor:
+    """Scales all gradients of a batch by the factor that brings the first of them to the bound, if it is longer.
+
+    Clipped one by one, the two gradients of a batch would differ by their factors, and no noise would cancel. `clip` of
+    the optimizer bounds g_t instead, after H_t has seen the whole gradient, and not all methods have a use for it.
+    """
+
+    def __init__(self, opt: SuperAdam, bound: float | None) -> None:
+        self.opt, self.bound = opt, bound
+        self.factor: Tensor | None = None
+
+    def __call__(self) -> None:
+        if self.bound is None:
+            return
+        grads = [p.grad for group in self.opt.param_groups for p in group["params"] if p.grad is not None]
+        if self.factor is None:
+            self.factor = (self.bound / get_total_norm(grads)).clamp(max=1.0)
+        torch._foreach_mul_(grads, self.factor)
+
+
+@contextmanager
+def _at_x(opt: SuperAdam) -> Iterator[None]:
+    """`Transport` has the parameters ahead of x_t while it trains; the loss that counts is that at x_t."""
+    ahead = {p: s["lead"] for p, s in opt.state.items() if "lead" in s}
+    before = {p: p.detach().clone() for p in ahead}
+    with torch.no_grad():
+        for p, lead in ahead.items():
+            p.sub_(lead)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for p, x in before.items():
+                p.copy_(x)

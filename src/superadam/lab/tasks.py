@@ -1,0 +1,283 @@
+"""The tasks by name, each in three sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from superadam.lab import data, models
+from superadam.lab.data import DataError, Rows, Tokens
+from superadam.lab.formulas import NMF, Logistic, SimplexRegression
+from superadam.lab.problems import Classification, LanguageModel, Problem, some
+from superadam.lab.settings import EMBEDDED
+from superadam.parts import nearest
+from superadam.presets import PRESETS
+
+__all__ = ["SCALES", "TASKS", "Task", "find"]
+
+SCALES = ("tiny", "laptop", "paper")
+
+Sizes = dict[str, Any]
+Settings = dict[str, dict[str, Any]]
+TASKS: dict[str, Task] = {}
+"""Every task by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A problem to train, in several sizes.
+
+    `scales` has the sizes that `build` takes, and `epochs`. `settings` are the options of methods that a run takes
+    where none are given; `preset` is the experiment of the paper that the task is, or has the shape of. `fetched` is
+    the name by which `data.fetch` knows its data, where they are not embedded.
+    """
+
+    name: str
+    description: str
+    data: str
+    build: Callable[..., Problem]
+    scales: dict[str, Sizes]
+    preset: str | None = None
+    settings: Settings = dataclasses.field(default_factory=dict)
+    fetched: str | None = None
+    needs_data: bool = False
+
+    def sizes(self, scale: str) -> Sizes:
+        """What is built, in numbers."""
+        if scale not in self.scales:
+            raise ValueError(f"Unknown scale {scale!r}: {nearest(scale, self.scales)}")
+        return dict(self.scales[scale])
+
+    def problem(self, scale: str, seed: int, data_dir: str | Path | None = None) -> Problem:
+        """The model with the initial weights of a seed, and the data."""
+        sizes = self.sizes(scale)
+        del sizes["epochs"]
+        if self.needs_data and data_dir is None:
+            how = f", and --download to get them (data.fetch({self.fetched!r}, …))" if self.fetched else ""
+            raise DataError(f"{self.name} needs {self.data}: give --data-dir, the folder that holds them{how}.")
+        torch.manual_seed(seed)
+        return self.build(None if data_dir is None else Path(data_dir), seed, **sizes)
+
+
+def find(name: str) -> Task:
+    """A task by name.
+
+    >>> find("digits-mpl")
+    Traceback (most recent call last):
+    ValueError: Unknown task 'digits-mpl': did you mean 'digits-mlp'?
+    """
+    if name not in TASKS:
+        raise ValueError(f"Unknown task {name!r}: {nearest(name, TASKS)}")
+    return TASKS[name]
+
+
+def _add(
+    name: str,
+    description: str,
+    source: str,
+    build: Callable[..., Problem],
+    *,
+    tiny: Sizes,
+    laptop: Sizes,
+    paper: Sizes,
+    preset: str | None = None,
+    fetched: str | None = None,
+    needs_data: bool = False,
+) -> None:
+    needs_data = needs_data or fetched is not None
+    settings = EMBEDDED.get(name) or PRESETS.get(preset or "", {})
+    scales = {"tiny": tiny, "laptop": laptop, "paper": paper}
+    TASKS[name] = Task(name, description, source, build, scales, preset, settings, fetched, needs_data)
+
+
+# ------------------------------------------------------------------------------------------------ embedded data
+
+
+def _perceptron(folder: Path | None, seed: int, *, hidden: int, rows: int | None, batch: int) -> Problem:
+    return Classification(models.mlp(64, hidden, 10, 0.2), _digits(rows), seed, batch)
+
+
+def _network(folder: Path | None, seed: int, *, width: int, rows: int | None, batch: int) -> Problem:
+    return Classification(models.small_cnn(10, width), _digits(rows), seed, batch)
+
+
+def _digits(rows: int | None) -> dict[str, data.Images]:
+    return {split: some(images, rows) for split, images in data.digits().items()}
+
+
+def _lstm(tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, batch: int, bptt: int) -> Problem:
+    model = models.LSTM(len(tokens["train"].vocabulary), size)
+    return LanguageModel(model, _start(tokens, words), seed, batch=batch, bptt=bptt, recurrent=True)
+
+
+def _transformer(
+    tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, batch: int, bptt: int
+) -> Problem:
+    model = models.Transformer(len(tokens["train"].vocabulary), size, hidden=size)
+    return LanguageModel(model, _start(tokens, words), seed, batch=batch, bptt=bptt, recurrent=False)
+
+
+def _start(tokens: dict[str, Tokens], words: int | None) -> dict[str, Tokens]:
+    """The first words of every split."""
+    return {split: t.take(slice(words)) for split, t in tokens.items()}
+
+
+def _logistic(path: Path | None, seed: int, *, rows: int | None, batch: int) -> Problem:
+    found = some(_breast_cancer() if path is None else data.libsvm(path), rows)
+    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0))  # the same for every seed
+    a, b = int(0.7 * len(order)), int(0.85 * len(order))
+    parts = {"train": order[:a], "valid": order[a:b], "test": order[b:]}
+    return Logistic({split: found.take(part) for split, part in parts.items()}, seed, batch)
+
+
+def _breast_cancer() -> Rows:
+    from sklearn.datasets import load_breast_cancer  # type: ignore[import-untyped]
+
+    x, y = load_breast_cancer(return_X_y=True)
+    x = torch.tensor(x, dtype=torch.float32)
+    return Rows((x - x.mean(0)) / x.std(0), torch.tensor(y, dtype=torch.float32) * 2 - 1)
+
+
+_add(
+    "digits-mlp",
+    "a perceptron with one hidden layer and dropout on 8×8 digits",
+    "scikit-learn's digits",
+    _perceptron,
+    tiny={"hidden": 16, "rows": 64, "batch": 32, "epochs": 2},
+    laptop={"hidden": 128, "rows": None, "batch": 32, "epochs": 20},
+    paper={"hidden": 1000, "rows": None, "batch": 128, "epochs": 200},
+    preset="cifar10",
+)
+_add(
+    "digits-cnn",
+    "a convolutional network with BatchNorm on 8×8 digits",
+    "scikit-learn's digits",
+    _network,
+    tiny={"width": 4, "rows": 64, "batch": 32, "epochs": 2},
+    laptop={"width": 16, "rows": None, "batch": 32, "epochs": 10},
+    paper={"width": 64, "rows": None, "batch": 128, "epochs": 200},
+    preset="cifar10",
+)
+_add(
+    "pydoc-lstm",
+    "a word-level LSTM of two layers with dropout on Python's documentation",
+    "pydoc_data.topics of Python",
+    lambda folder, seed, **sizes: _lstm(data.pydoc(), seed, **sizes),
+    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
+    laptop={"size": 64, "words": None, "batch": 20, "bptt": 35, "epochs": 6},
+    paper={"size": 650, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
+    preset="wikitext2-lstm",
+)
+_add(
+    "pydoc-transformer",
+    "a word-level Transformer of two layers with dropout on Python's documentation",
+    "pydoc_data.topics of Python",
+    lambda folder, seed, **sizes: _transformer(data.pydoc(), seed, **sizes),
+    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
+    laptop={"size": 64, "words": None, "batch": 20, "bptt": 35, "epochs": 6},
+    paper={"size": 200, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
+    preset="wikitext2-transformer",
+)
+_add(
+    "logistic-nonconvex",
+    "logistic regression with a nonconvex penalty, full gradient exact",
+    "scikit-learn's breast cancer data; or a LIBSVM file, such as a9a or w8a, by --data-dir",
+    _logistic,
+    tiny={"rows": 100, "batch": 16, "epochs": 2},
+    laptop={"rows": 10_000, "batch": 16, "epochs": 20},
+    paper={"rows": None, "batch": 16, "epochs": 200},
+)
+_add(
+    "simplex-regression",
+    "least squares for weights on the simplex, most of them zero",
+    "drawn at random",
+    lambda folder, seed, **sizes: SimplexRegression(seed, **sizes),
+    tiny={"n": 64, "d": 10, "batch": 16, "epochs": 2},
+    laptop={"n": 2000, "d": 100, "batch": 20, "epochs": 10},
+    paper={"n": 50_000, "d": 1000, "batch": 100, "epochs": 20},
+)
+_add(
+    "nmf",
+    "non-negative matrix factorisation of the digits",
+    "scikit-learn's digits",
+    lambda folder, seed, rows, **sizes: NMF(some(data.digits()["train"], rows).x, seed, **sizes),
+    tiny={"rows": 64, "rank": 4, "batch": 32, "epochs": 2},
+    laptop={"rows": 500, "rank": 16, "batch": 50, "epochs": 100},
+    paper={"rows": None, "rank": 16, "batch": 50, "epochs": 500},
+)
+
+
+# ------------------------------------------------------------------------------------------------ the paper's tasks
+
+
+def _images(model: Callable[..., Any], read: Callable[..., dict[str, Any]]) -> Callable[..., Problem]:
+    """Of `rows` images of the training set, or all; as many, at the most, are for testing."""
+
+    def build(folder: Path, seed: int, *, width: int, rows: int | None, batch: int, **sizes: int) -> Problem:
+        images = read(folder, **sizes)
+        classes = len(images["train"].names)
+        parts = {split: some(i, rows) for split, i in images.items()}
+        return Classification(model(classes=classes, width=width), parts, seed, batch, augment=True)
+
+    return build
+
+
+_add(
+    "cifar10-resnet18",
+    "ResNet-18 on CIFAR-10, cropped and flipped",
+    "CIFAR-10, python version",
+    _images(lambda **sizes: models.cifar_resnet(18, **sizes), lambda folder: data.cifar(folder, 10)),
+    tiny={"width": 4, "rows": 64, "batch": 32, "epochs": 2},
+    laptop={"width": 16, "rows": 5000, "batch": 128, "epochs": 10},
+    paper={"width": 64, "rows": None, "batch": 128, "epochs": 200},
+    preset="cifar10",
+    fetched="cifar10",
+)
+_add(
+    "cifar100-vgg19",
+    "VGG-19 with BatchNorm on CIFAR-100, cropped and flipped",
+    "CIFAR-100, python version",
+    _images(lambda **sizes: models.vgg19_bn(**sizes), lambda folder: data.cifar(folder, 100)),
+    tiny={"width": 4, "rows": 64, "batch": 32, "epochs": 2},
+    laptop={"width": 16, "rows": 5000, "batch": 128, "epochs": 10},
+    paper={"width": 64, "rows": None, "batch": 128, "epochs": 200},
+    preset="cifar100",
+    fetched="cifar100",
+)
+_add(
+    "imagenet-resnet34",
+    "ResNet-34 on ImageNet, or on any folders train/class and val/class of images",
+    "ImageNet's folders of JPEG files",
+    _images(lambda **sizes: models.imagenet_resnet(34, **sizes), data.image_folder),
+    tiny={"width": 4, "size": 32, "rows": 32, "batch": 16, "epochs": 2},
+    laptop={"width": 16, "size": 64, "rows": 5000, "batch": 64, "epochs": 10},
+    paper={"width": 64, "size": 224, "rows": None, "batch": 256, "epochs": 60},
+    preset="imagenet",
+    needs_data=True,
+)
+_add(
+    "wikitext2-lstm",
+    "a word-level LSTM of two layers with dropout on WikiText-2",
+    "WikiText-2",
+    lambda folder, seed, **sizes: _lstm(data.wikitext2(folder), seed, **sizes),
+    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
+    laptop={"size": 64, "words": 100_000, "batch": 20, "bptt": 35, "epochs": 6},
+    paper={"size": 650, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
+    preset="wikitext2-lstm",
+    fetched="wikitext2",
+)
+_add(
+    "wikitext2-transformer",
+    "a word-level Transformer of two layers with dropout on WikiText-2",
+    "WikiText-2",
+    lambda folder, seed, **sizes: _transformer(data.wikitext2(folder), seed, **sizes),
+    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
+    laptop={"size": 64, "words": 100_000, "batch": 20, "bptt": 35, "epochs": 6},
+    paper={"size": 200, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
+    preset="wikitext2-transformer",
+    fetched="wikitext2",
+)

@@ -1,0 +1,333 @@
+"""Runs of the lab: what they promise about their numbers."""
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from superadam import SuperAdam
+from superadam.lab import methods, runs, tasks
+from superadam.lab.folders import Config, Folder, rows
+from superadam.lab.runs import OneFactor, Run, Watcher
+
+EMBEDDED = [
+    "digits-mlp",
+    "digits-cnn",
+    "pydoc-lstm",
+    "pydoc-transformer",
+    "logistic-nonconvex",
+    "simplex-regression",
+    "nmf",
+]
+TWO_POINT = {"storm", "super_adam tau=1"}
+CONSTRAINED = {"simplex-regression", "nmf"}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run at tiny scale, in a folder of its own."""
+    numbers = itertools.count()
+
+    def new(task, method="super_adam tau=1", watcher=None, **more):
+        config = Config(task, method, "tiny", **{"preset": "default", **more})
+        folder = Folder.new(tmp_path / f"run{next(numbers)}", config)
+        return Run(folder, watcher)
+
+    return new
+
+
+def numbers(run):
+    """All that a run has measured, but the time it took."""
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows(run.folder.path)]
+
+
+def equal(a, b):
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a if k not in ("seconds", "metrics"))
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return a == b
+
+
+def assert_same_run(a, b):
+    """Metrics and checkpoints: weights, optimizer, generators, place, bit for bit."""
+    assert numbers(a) == numbers(b)
+    x, y = (torch.load(r.folder.checkpoint, weights_only=True) for r in (a, b))
+    assert equal(x, y)
+
+
+class Interrupt(Watcher):
+    """Ctrl-C after some step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def stepped(self, run, loss):
+        if run.step == self.step:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("method", methods.PAPER)
+@pytest.mark.parametrize("task", EMBEDDED)
+def test_every_task_trains_with_every_optimizer_of_the_paper(run, task, method):
+    if method == "adam_plus" and task in CONSTRAINED:
+        with pytest.raises(ValueError, match="may lie outside of the set"):
+            run(task, method)
+        return
+    one = run(task, method)
+    assert one.train() == "finished"
+    assert one.step == 2 * one.problem.length
+    assert one.opt.gradient_evaluations == (2 * one.step - 1 if method in TWO_POINT else one.step)
+    measured = rows(one.folder.path)
+    assert [row["epoch"] for row in measured] == [0, 1, 2]
+    for row in measured:
+        assert all(
+            row[f"{split}_{name}"] is not None for split in one.problem.splits for name in ("loss", one.problem.score)
+        )
+    assert measured[-1]["full_gradient_norm"] > 0
+    assert measured[-1]["monitor"]["condition"] >= 1
+    assert measured[-1]["train_loss"] != measured[0]["train_loss"]
+    assert one.opt.feasibility() < 1e-6
+
+
+@pytest.mark.parametrize("method", ["adam", "super_adam tau=1"])
+@pytest.mark.parametrize("task", ["digits-mlp", "pydoc-lstm"])
+def test_same_seed_same_numbers(run, task, method):
+    a, b, other = run(task, method), run(task, method), run(task, method, seed=1)
+    for one in (a, b, other):
+        one.train()
+    assert_same_run(a, b)
+    assert numbers(a)[0] != numbers(other)[0]
+
+
+def test_all_methods_start_from_the_same_weights_and_see_the_same_batches(run):
+    seen = {}
+    for method in ("adam", "storm"):
+        one = run("digits-mlp", method)
+        seen[method] = ([p.clone() for p in one.problem.model.parameters()], list(one.problem.batches(1)))
+    assert equal(seen["adam"], seen["storm"])
+
+
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("task", EMBEDDED)
+def test_an_interrupted_run_goes_on_as_if_nothing_had_been(run, task, step):
+    whole, parts = run(task), run(task, watcher=Interrupt(step))
+    assert whole.train() == "finished"
+    assert parts.train() == "interrupted"
+    assert parts.step == step
+    torch.manual_seed(99)  # another process has other numbers
+    parts = Run(parts.folder)
+    assert parts.train() == "finished"
+    assert_same_run(whole, parts)
+
+
+@pytest.mark.parametrize("method", ["adam_plus", "adagrad_norm"])
+def test_an_interrupted_run_with_another_state_goes_on_too(run, method):
+    whole, parts = run("pydoc-lstm", method), run("pydoc-lstm", method, Interrupt(4))
+    whole.train()
+    parts.train()
+    parts = Run(parts.folder)
+    parts.train()
+    assert_same_run(whole, parts)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
+def test_a_process_that_is_stopped_from_outside_loses_nothing(run, tmp_path, number):
+    path = tmp_path / "stopped"
+    command = [
+        *(sys.executable, "-c", "from superadam.cli import main; main()", "train", "pydoc-lstm", "--scale", "tiny"),
+        *("--method", "super_adam tau=1", "--preset", "default", "--epochs", "40", "--out", str(path)),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if line.startswith("epoch 3,"):
+            time.sleep(0.02)
+            process.send_signal(number)
+            break
+    rest, errors = process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert process.returncode == 130, errors
+        assert f"superadam resume {path}" in rest
+    else:
+        assert process.returncode == -number
+    stopped = Run(Folder(path))
+    assert 3 <= stopped.epoch < 40
+    assert stopped.train() == "finished"
+    whole = run("pydoc-lstm", epochs=40)
+    whole.train()
+    assert_same_run(whole, stopped)
+
+
+def test_killed_between_a_row_and_its_checkpoint(run, monkeypatch):
+    """The row is dropped, and measured again."""
+    whole, parts = run("digits-mlp"), run("digits-mlp")
+    whole.train()
+
+    def killed(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    class Kill(Watcher):
+        def stepped(self, one, loss):
+            if one.step == 3:
+                monkeypatch.setattr(runs, "save_checkpoint", killed)
+
+    parts.watcher = Kill()
+    with pytest.raises(KeyboardInterrupt):
+        parts.train()
+    assert len(rows(parts.folder.path)) == 3
+    monkeypatch.undo()
+    with parts.folder.metrics.open("a") as file:
+        file.write('{"epoch": 2.')
+    assert len(rows(parts.folder.path)) == 3
+    parts = Run(parts.folder)
+    assert len(rows(parts.folder.path)) == 2
+    parts.train()
+    assert_same_run(whole, parts)
+
+
+def test_a_run_can_go_further_than_it_was_to_go(run):
+    far, near = run("pydoc-lstm", epochs=4), run("pydoc-lstm", epochs=2)
+    assert far.train() == near.train() == "finished"
+    config = near.folder.read()
+    config.epochs = 4
+    near.folder.write(config)
+    near = Run(near.folder)
+    assert near.train() == "finished"
+    assert_same_run(far, near)
+
+
+def test_reports_do_not_change_the_run(run):
+    rare, often = run("digits-mlp"), run("digits-mlp", every=1)
+    rare.train()
+    often.train()
+    assert len(rows(often.folder.path)) == 5
+    assert numbers(rare) == [row for row in numbers(often) if row["epoch"] in (0, 1, 2)]
+
+
+@pytest.mark.parametrize(("method", "used"), [("adam", 10), ("super_adam tau=1", 9)])
+def test_a_budget_of_evaluations_is_not_exceeded(run, method, used):
+    one = run("digits-mlp", method, budget_evals=10)
+    assert one.train() == "finished"
+    assert one.opt.gradient_evaluations == used
+    last = rows(one.folder.path)[-1]
+    assert last["gradient_evaluations"] == used
+    assert last["epoch"] == one.step / 2
+
+
+def test_a_budget_of_seconds_ends_a_run(run):
+    one = run("digits-mlp", budget_seconds=0.2)
+    assert one.train() == "finished"
+    assert rows(one.folder.path)[-1]["seconds"] >= 0.2
+    assert one.step > 4
+
+
+def test_both_gradients_of_a_pair_get_one_factor():
+    x = torch.tensor([3.0, 4.0], requires_grad=True)
+    opt = SuperAdam([x], tau=1.0)
+    clip = OneFactor(opt, 0.5)
+    for gradient, clipped in ((torch.tensor([3.0, 4.0]), [0.3, 0.4]), (torch.tensor([6.0, 0.0]), [0.6, 0.0])):
+        x.grad = gradient
+        clip()
+        torch.testing.assert_close(x.grad, torch.tensor(clipped))
+    clip = OneFactor(opt, 100.0)
+    x.grad = torch.tensor([3.0, 4.0])
+    clip()
+    assert x.grad.tolist() == [3.0, 4.0]
+
+
+def test_gradients_of_language_models_are_clipped(run):
+    norms = []
+
+    class Look(Watcher):
+        def stepped(self, one, loss):
+            norms.append(torch.nn.utils.get_total_norm([p.grad for p in one.problem.model.parameters()]).item())
+
+    run("pydoc-lstm", "adam", Look()).train()
+    assert max(norms) == pytest.approx(0.25, rel=1e-4)
+
+
+def test_the_learning_rate_is_divided_by_four_when_validation_gets_worse(run):
+    one = run("pydoc-lstm", "adam", epochs=5)
+    valid = iter([9.0, 3.0, 4.0, 2.0, 2.5, 2.4])
+    measure = one.problem.measure
+    one.problem.measure = lambda split: {"loss": next(valid)} if split == "valid" else measure(split)
+    one.train()
+    lr = 1e-3
+    assert [row["lr"] / lr for row in rows(one.folder.path)] == [1, 1, 1, 1 / 4, 1 / 4, 1 / 16]
+    assert one.opt.param_groups[0]["lr"] / lr == 1 / 64
+
+
+def test_an_lstm_carries_its_state_through_an_epoch_and_shows_both_evaluations_the_same(run):
+    one, given = run("pydoc-lstm"), []
+    loss = one.problem.loss
+
+    def seen(batch, memory=None):
+        given.append(memory)
+        return loss(batch, memory)
+
+    one.problem.loss = seen
+    batches = one.problem.batches(0)
+    for _ in range(3):
+        one._step(next(batches))
+    assert given[0] is None
+    assert given[1] is given[2] is not None
+    assert given[3] is given[4] is not given[2]
+    assert not one.memory[0].requires_grad
+
+
+def test_adam_plus_is_measured_at_x_and_not_where_it_takes_gradients(run):
+    one = run("digits-mlp", "adam_plus")
+    one.train()
+    ahead = one.problem.measure("train")["loss"]
+    one.opt.flush()
+    assert rows(one.folder.path)[-1]["train_loss"] == one.problem.measure("train")["loss"] != ahead
+
+
+def test_a_run_that_diverges_ends_and_its_numbers_are_still_json(run):
+    one = run("digits-mlp", "sgd", options={"lr": 1e30}, epochs=50)
+    assert one.train() == "diverged"
+    assert rows(one.folder.path)[-1]["train_loss"] is None
+
+
+def test_the_folder_says_what_was_run_and_where(run):
+    one = run("digits-mlp", "adam", options={"lr": 0.01})
+    one.train()
+    config = json.loads(one.folder.config.read_text())
+    assert (config["task"], config["method"], config["options"]) == ("digits-mlp", "adam", {"lr": 0.01})
+    (session,) = json.loads(one.folder.environment.read_text())
+    assert session["torch"] == torch.__version__
+    assert session["threads"] == torch.get_num_threads()
+    assert one.opt.param_groups[0]["lr"] == 0.01
+
+
+def test_the_papers_settings_are_used_on_demand(run):
+    assert run("pydoc-lstm", "super_adam tau=0", preset="paper").opt.param_groups[0]["lr"] == 0.01
+    assert run("pydoc-lstm", "super_adam tau=1", preset="paper").opt.param_groups[0]["lr"] == 0.001
+    assert run("pydoc-lstm", "adabelief", preset="paper", options={"lr": 0.5}).opt.param_groups[0]["lr"] == 0.5
+    with pytest.raises(ValueError, match="not in the paper"):
+        run("nmf", "adam", preset="paper")
+    with pytest.raises(ValueError, match="no settings of sgd"):
+        run("digits-mlp", "sgd", preset="paper")
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+@pytest.mark.parametrize("task", EMBEDDED)
+def test_the_other_scales_can_be_built(task, scale):
+    problem = tasks.find(task).problem(scale, seed=0)
+    assert problem.length > 1
+
+
+def test_tensorboard_gets_every_row(run, monkeypatch):
+    written = []
+    monkeypatch.setattr(runs, "TensorBoard", lambda path: written.append)
+    run("digits-mlp", tensorboard=True).train()
+    assert [row["step"] for row in written] == [0, 2, 4]
+    assert written[-1]["condition"] >= 1
+    assert all(isinstance(v, int | float) for row in written for v in row.values())
