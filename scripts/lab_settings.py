@@ -36,6 +36,8 @@ def final_loss(task, method, lr):
             ended = run.train()
         except (RuntimeError, ValueError):  # line 9 has no solution for a gradient that is not finite
             return math.inf
+        if ended == "interrupted":
+            raise SystemExit("stopped")
         last = rows(folder.path)[-1]
         loss = last.get("valid_loss", last["train_loss"])
         return math.inf if ended == "diverged" or loss is None else loss

@@ -7,5 +7,17 @@ from typing import Any
 
 __all__ = ["EMBEDDED"]
 
-EMBEDDED: dict[str, dict[str, dict[str, Any]]] = {}
+EMBEDDED: dict[str, dict[str, dict[str, Any]]] = {
+    "digits-mlp": {
+        "sgd": {"lr": 0.3},
+        "adam": {"lr": 0.003},
+        "amsgrad": {"lr": 0.003},
+        "adagrad_norm": {"lr": 3.0},
+        "adam_plus": {"lr": 3.0},
+        "storm": {"lr": 0.3},
+        "adabelief": {"lr": 0.001},
+        "super_adam tau=0": {"lr": 0.03},
+        "super_adam tau=1": {"lr": 0.01},
+    },
+}
 """Task → method → options."""
