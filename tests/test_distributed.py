@@ -14,15 +14,15 @@ import workers
 from superadam import SuperAdam
 from workers import SCENARIOS
 
-# What four processes run: one of each kind. Two run everything.
+# What one and four processes run: every matrix with either τ, every checkpoint, and one of each other kind. Two run
+# everything.
+ALIKE = [name for name in SCENARIOS if name.startswith(("fsdp case", "saved")) and name != "saved by one"]
 BY_FOUR = [
-    *("fsdp case 1 tau=0.0", "fsdp case 1 tau=1.0", "fsdp case 2 tau=1.0", "fsdp case 3 tau=0.0"),
-    *("fsdp case 4b tau=1.0", "fsdp rows tau=1", "fsdp clip tau=1 foreach"),
-    *("fsdp hybrid", "fsdp tensor-parallel"),
-    *("ddp case 2 tau=1 half-steps", "saved case 1 tau=1", "saved case 4b tau=1", "saved plainly tau=1.0"),
-    *("saved rows tau=1", "fsdp stochastic tau=1"),
+    *ALIKE,
+    *("fsdp rows tau=1", "fsdp clip tau=1 foreach", "fsdp stochastic tau=1", "fsdp hybrid", "fsdp tensor-parallel"),
+    "ddp case 2 tau=1 half-steps",
 ]
-BY_ONE = ["fsdp case 2 tau=1.0", *(name for name in SCENARIOS if name.startswith("saved") and name != "saved by one")]
+BY_ONE = ALIKE
 TOLERANCE = 1e-10
 MESHES = ("fsdp hybrid", "fsdp tensor-parallel")  # of 2 × 2 processes
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

@@ -20,7 +20,7 @@ __all__ = ["TILE", "aligned", "elementwise", "pieces", "run", "tiles"]
 
 Sums = tuple[Tensor, ...]
 
-TILE = 1 << 18  # coordinates: a megabyte of float32, half of a usual second-level cache
+TILE = 1 << 19  # coordinates: two megabytes of float32, so that half a dozen tensors fit into a usual last cache
 SMALL = 1 << 13  # tensors with fewer coordinates are updated together
 
 

@@ -139,12 +139,13 @@ def _in_metric(argmin: Callable[..., Tensor], writes_d: bool) -> Callable[..., T
 
 
 def _check_finite(y: Tensor, d: Tensor) -> None:
-    # Two reductions and one look at the result: NaN fails every comparison.
-    (y_min, y_max), (d_min, d_max) = torch.aminmax(y), torch.aminmax(d)
-    if not (-math.inf < y_min) & (y_max < math.inf) & (d_min > 0) & (d_max < math.inf):
-        if d_min > 0 and d_max < math.inf:
-            raise ValueError(f"y must be finite; its least and largest elements are {y_min:g} and {y_max:g}")
+    # One look at the results of two reductions, or of one: NaN fails every comparison.
+    sides = (*torch.aminmax(y), *((d, d) if d.dim() == 0 else torch.aminmax(d)))
+    y_min, y_max, d_min, d_max = torch.stack([side.to(d.dtype) for side in sides]).tolist()
+    if not (d_min > 0 and d_max < math.inf):
         raise ValueError(f"d must be positive and finite; its least and largest are {d_min:g} and {d_max:g}")
+    if not (-math.inf < y_min and y_max < math.inf):
+        raise ValueError(f"y must be finite; its least and largest elements are {y_min:g} and {y_max:g}")
 
 
 def check_radius(r: float) -> None:
