@@ -150,4 +150,4 @@ def way(candidate: Candidate) -> str:
         rest = "tensors"
     if kernel is None:
         return rest
-    return f"{kernel} kernel, sums: {rest}" if parts.matrix.scalars else f"{kernel} kernel"
+    return f"{kernel} kernel, sums: pieces" if parts.matrix.scalars else f"{kernel} kernel"
