@@ -11,7 +11,7 @@ from torch import Tensor
 
 from superadam import kernels, lines, steps
 from superadam.base import ComposedOptimizer, State
-from superadam.chunks import Chunk, Scalars, state_dtype
+from superadam.chunks import Chunk, Scalars, Sums, state_dtype
 from superadam.matrices import Matrix
 from superadam.options import gamma_of as _gamma
 from superadam.pieces import run
@@ -74,7 +74,7 @@ class AlgorithmOne(ComposedOptimizer):
             return None if p.grad is None else ("paired" in state, "restarted" in state)
 
         chunks = self._chunks(kind)
-        sums: dict[tuple[Matrix, Sharding], list[lines.Sums]] = {}
+        sums: dict[tuple[Matrix, Sharding], list[Sums]] = {}
         waiting: list[tuple[Chunk, float | None]] = []  # for the totals; with the weight of torch's kernel, if it moves
         for c in chunks:
             if not c.paired:
@@ -98,7 +98,7 @@ class AlgorithmOne(ComposedOptimizer):
                 waiting.append((c, None))
                 sums.setdefault((c.matrix, c.sharding), []).extend(run(lines.absorb, c, gamma, line_9=False))
             c.drop("paired", "restarted", "q", "dx")
-        totals: dict[tuple[Matrix, Sharding], lines.Sums] = {}
+        totals: dict[tuple[Matrix, Sharding], Sums] = {}
         for (matrix, how), of_pieces in sums.items():
             if matrix.scalars:
                 home = self._scalars[matrix][matrix.scalars[0]]

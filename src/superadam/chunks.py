@@ -20,7 +20,7 @@ from superadam.sets import ConvexSet
 from superadam.sharding import Sharding, local, over_ranks, sharding
 from superadam.tensors import Scalar, TensorList
 
-__all__ = ["Chunk", "Scalars", "real", "state_dtype"]
+__all__ = ["Chunk", "Line", "Scalars", "Sums", "decoupled_decay", "real", "state_dtype"]
 
 
 def real(x: Tensor) -> Tensor:
@@ -217,6 +217,17 @@ class Chunk:
             self.__dict__.pop(name, None)
             for state in self.states:
                 state.pop(name, None)
+
+
+Sums = tuple[Tensor, ...]
+"""Sums over the coordinates of a chunk, for a matrix that needs them."""
+Line = Callable[[Chunk, Scalar], Sums]
+"""Some lines of Algorithm 1 on a chunk, given γ."""
+
+
+def decoupled_decay(c: Chunk) -> float:
+    """The weight decay that is not part of the gradient."""
+    return float(c.group["weight_decay"]) if c.group["decoupled_weight_decay"] else 0.0
 
 
 def _join(tensors: list[Tensor]) -> Tensor:

@@ -14,13 +14,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from superadam.chunks import Chunk, state_dtype
+from superadam.chunks import Chunk, Line, Sums, state_dtype
 from superadam.tensors import Scalar, tracing
 
 __all__ = ["call"]
 
-Sums = tuple[Tensor, ...]
-Line = Callable[[Chunk, Scalar], Sums]
 Formula = Callable[[Any, float], Any]
 # What of a param group the lines look at.
 OPTIONS = ("weight_decay", "decoupled_weight_decay", "maximize", "rounding")

@@ -11,20 +11,18 @@ $$x \leftarrow (1 - \eta w)\,x - \eta\, g_t / (\sqrt{v_t / s^2} + \lambda)
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version  # the kernels do not tell autograd what they write into
 
+from superadam.chunks import Chunk, decoupled_decay
 from superadam.estimators import Recursive
 from superadam.matrices import AccumulatedNorm, AdaGrad, AMSGrad, BeliefNorm, GradientNorm, Identity, SecondMoment
 from superadam.pieces import aligned, elementwise
 from superadam.schedules import Constant, Schedule
 from superadam.tensors import Scalar
-
-if TYPE_CHECKING:
-    from superadam.chunks import Chunk
 
 __all__ = ["adagrad", "adam", "kernel_for", "kernel_of", "sgd"]
 
@@ -78,12 +76,8 @@ def _there(c: Chunk, eta: Scalar) -> Scalar:
     return eta.to(c.params[0].device) if isinstance(eta, Tensor) else eta
 
 
-def _decoupled(c: Chunk) -> float:
-    return float(c.group["weight_decay"]) if c.group["decoupled_weight_decay"] else 0.0
-
-
 def _in_gradient(c: Chunk) -> float:
-    return float(c.group["weight_decay"]) - _decoupled(c)
+    return float(c.group["weight_decay"]) - decoupled_decay(c)
 
 
 def adam(c: Chunk, x: list[Tensor], eta: Scalar) -> None:
@@ -102,7 +96,7 @@ def adam(c: Chunk, x: list[Tensor], eta: Scalar) -> None:
         lr=_there(c, eta) * s,
         beta1=1 - c.alpha,
         beta2=H.beta,
-        weight_decay=_decoupled(c) / s + _in_gradient(c),
+        weight_decay=decoupled_decay(c) / s + _in_gradient(c),
         eps=H.lam * s,
         amsgrad=amsgrad,
         maximize=c.group["maximize"],
@@ -156,5 +150,5 @@ def sgd(c: Chunk, alpha: float, eta: Scalar) -> None:
 
 
 def _decay(c: Chunk, eta: Scalar) -> None:
-    if _decoupled(c) != 0:
-        torch._foreach_mul_(c.params, 1 - eta * _decoupled(c))
+    if decoupled_decay(c) != 0:
+        torch._foreach_mul_(c.params, 1 - eta * decoupled_decay(c))

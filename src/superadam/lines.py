@@ -5,19 +5,16 @@ Each function takes a piece and γ, works in place, and returns sums over the pi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 from torch import Tensor
 
 from superadam import kernels, steps
-from superadam.chunks import Chunk
+from superadam.chunks import Chunk, Sums
 from superadam.tensors import Scalar, TensorList
 from superadam.workspace import scratch
 
 __all__ = [
-    "Line",
-    "Sums",
     "absorb",
     "absorb_and_move",
     "fused_and_mix",
@@ -26,9 +23,6 @@ __all__ = [
     "move_and_prepare",
     "prepare",
 ]
-
-Sums = tuple[Tensor, ...]
-Line = Callable[[Chunk, Scalar], Sums]
 
 
 def prepare(c: Chunk, gamma: Scalar) -> Sums:
@@ -59,9 +53,7 @@ def absorb(c: Chunk, gamma: Scalar) -> Sums:
     newest = c.grad
     estimated = c.estimator.after(c, newest)
     # A two-point matrix compares ∇f(x_t; ξ_t) with ∇f(x_{t-1}; ξ_t), whatever the estimator made of them.
-    grad = newest if c.matrix.two_point else estimated
-    c.matrix.update(c, grad)
-    return c.matrix.measure(c, grad) if c.matrix.scalars else ()
+    return _line_4(c, newest if c.matrix.two_point else estimated)
 
 
 def absorb_and_move(c: Chunk, gamma: Scalar) -> Sums:
@@ -73,7 +65,10 @@ def absorb_and_move(c: Chunk, gamma: Scalar) -> Sums:
 
 def measure(c: Chunk, gamma: Scalar) -> Sums:
     """Line 4 alone, where torch's kernel does the rest."""
-    grad = c.grad
+    return _line_4(c, c.grad)
+
+
+def _line_4(c: Chunk, grad: Tensor) -> Sums:
     c.matrix.update(c, grad)
     return c.matrix.measure(c, grad) if c.matrix.scalars else ()
 

@@ -7,18 +7,16 @@ go together, which saves calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from superadam import compiled
-from superadam.chunks import Chunk, state_dtype
+from superadam.chunks import Chunk, Line, Sums, state_dtype
 from superadam.tensors import Scalar
 
 __all__ = ["TILE", "aligned", "elementwise", "pieces", "run", "tiles"]
-
-Sums = tuple[Tensor, ...]
 
 TILE = 1 << 19  # coordinates: two megabytes of float32, so that half a dozen tensors fit into a usual last cache
 SMALL = 1 << 13  # tensors with fewer coordinates are updated together
@@ -62,7 +60,7 @@ def _lots(c: Chunk, small: list[int]) -> Iterable[list[int]]:
     return lots.values()
 
 
-def run(line: Callable[[Chunk, Scalar], Sums], c: Chunk, gamma: Scalar, *, line_9: bool = True) -> list[Sums]:
+def run(line: Line, c: Chunk, gamma: Scalar, *, line_9: bool = True) -> list[Sums]:
     """A line over all pieces of a chunk."""
     measured = c.matrix.scalars and not line_9  # torch's own sums are faster than those of the kernels
     if not c.group["compile"] or measured or not elementwise(c, line_9=line_9) or not c.in_full_swing:

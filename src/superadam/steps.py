@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from superadam.chunks import Chunk, state_dtype
+from superadam.chunks import Chunk, decoupled_decay, state_dtype
 from superadam.penalties import combined_argmin
 from superadam.pieces import TILE, aligned, tiles
 from superadam.rounding import precisely
@@ -66,8 +66,8 @@ def _free_move(c: Chunk, gamma: Scalar) -> None:
     """X = R^d and h = 0: lines 9 and 10 are x_{t+1} = x_t - γ μ_t H_t⁻¹ g_t."""
     x, eta = c.x, gamma * c.mu
     g = c.g.clone() if c.group["differentiable"] else c.g  # autograd saves it, and line 11 will write into it
-    if _decay(c) != 0:
-        x.mul_(1 - eta * _decay(c))
+    if decoupled_decay(c) != 0:
+        x.mul_(1 - eta * decoupled_decay(c))
     if c.matrix.joint:
         add_scaled(x, c.direction, -eta)
         c.drop("direction")
@@ -118,8 +118,8 @@ def _metric(c: Chunk) -> Tensor:
 
 def _unconstrained(c: Chunk, gamma: Scalar, H: Tensor) -> Tensor:
     x = c.x.to(state_dtype(c.params[0]))
-    if _decay(c) != 0:
-        x = x * (1 - gamma * _decay(c))
+    if decoupled_decay(c) != 0:
+        x = x * (1 - gamma * decoupled_decay(c))
     if c.matrix.multiple_of_identity or isinstance(gamma, Tensor):
         y: Tensor = x - c.g * (gamma / H)
         return y
@@ -137,7 +137,3 @@ def _reproject(c: Chunk) -> None:
     if c.constraint is not None and (isinstance(step, Tensor) or step % REPROJECT_EVERY == 0):
         for p in c.params:
             local(p).copy_(nearest_point(c.constraint, p))
-
-
-def _decay(c: Chunk) -> float:
-    return float(c.group["weight_decay"]) if c.group["decoupled_weight_decay"] else 0.0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from superadam import steps
-from superadam.chunks import Chunk
+from superadam.chunks import Chunk, decoupled_decay
 from superadam.monitor.probes import Gradients, Points
 from superadam.options import gamma_of as _gamma
 from superadam.scaling import under_scaler
@@ -157,8 +157,8 @@ def _line_9(tally: Tally, chunks: list[Chunk]) -> None:
         gamma = rate(c)
         if c.constraint is None and c.penalty is None:
             direction = c.direction if c.matrix.joint else c.g / c.matrix.H(c)
-            if steps._decay(c) != 0:
-                direction = direction + x_of(c) * steps._decay(c)
+            if decoupled_decay(c) != 0:
+                direction = direction + x_of(c) * decoupled_decay(c)
         else:
             try:
                 direction = (x_of(c) - steps.x_tilde(c, gamma)) / gamma
