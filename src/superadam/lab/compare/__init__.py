@@ -1,0 +1,1 @@
+"""Fair comparison: every method tuned alike, repeated on other seeds, and reported with its uncertainty."""

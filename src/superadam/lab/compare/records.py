@@ -1,0 +1,73 @@
+"""What a comparison has found out: results.json, which the statistics and the reports are made of, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal, Self
+
+__all__ = ["Plan", "Record", "Results"]
+
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Plan:
+    """What is compared, and by which rules. The same for every method.
+
+    `budget_evals` has the gradient evaluations of a run by task; `space` what is tuned, as key → [low, high], on a
+    logarithmic scale. Trials are run with the `tuning_seeds`, the best options then with the `report_seeds`.
+    """
+
+    tasks: list[str]
+    methods: list[str]
+    baseline: str = "adamw"
+    scale: str = "laptop"
+    trials: int = 9
+    tuning_seeds: list[int] = dataclasses.field(default_factory=lambda: [1000])
+    report_seeds: list[int] = dataclasses.field(default_factory=lambda: [0, 1, 2, 3, 4])
+    budget_evals: dict[str, int] = dataclasses.field(default_factory=dict)
+    space: dict[str, tuple[float, float]] = dataclasses.field(default_factory=lambda: {"lr": (3e-4, 10.0)})
+    sampler: str = "qmc"
+    decay: str = "cosine"
+    data_dir: str | None = None
+    task_file: str | None = None
+
+
+@dataclasses.dataclass
+class Record:
+    """One run: of a trial while tuning, or with the best options on a seed of the report.
+
+    `rows` are those of metrics.jsonl without the monitor: epoch, step, gradient_evaluations, seconds, lr, train_loss,
+    valid_loss, test_loss, test_accuracy and so on. A run that diverged or failed has those up to there.
+    """
+
+    task: str
+    method: str
+    phase: Literal["tune", "report"]
+    trial: int
+    options: dict[str, Any]
+    seed: int
+    status: Literal["finished", "diverged", "failed"]
+    rows: list[Row]
+
+
+@dataclasses.dataclass
+class Results:
+    """All of it."""
+
+    plan: Plan
+    environment: dict[str, Any]
+    """Versions, machine, threads, the exact command, and when."""
+    records: list[Record]
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        Path(path).write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        records = [Record(**record) for record in found["records"]]
+        return cls(Plan(**found["plan"]), found["environment"], records)
