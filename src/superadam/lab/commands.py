@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +12,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from superadam import zoo
+from superadam.lab.compare import commands as comparing
 from superadam.lab.data import fetch
 from superadam.lab.folders import Config, Folder, Row
 from superadam.lab.methods import PAPER, make, value
 from superadam.lab.runs import Run, Watcher
+from superadam.lab.showing import Sizes, errors
 from superadam.lab.tasks import SCALES, TASKS, Task, find
 
 __all__ = ["register"]
@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     for command in (train, resume, plot, tasks, methods):
         app.command()(command)
+    comparing.register(app)
 
 
 def train(
@@ -49,6 +50,8 @@ def train(
     epochs: Epochs = None,
     budget_evals: Evals = None,
     budget_seconds: Seconds = None,
+    decay: Annotated[str, typer.Option(help="Of the learning rate: none, cosine, linear or warmup-cosine.")] = "none",
+    size: Sizes = None,
     every: Annotated[int | None, typer.Option(min=1, help="Evaluate every so many batches, too.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data are, for tasks that need some.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Get the data into --data-dir first.")] = False,
@@ -59,7 +62,7 @@ def train(
 
     Example: superadam train digits-mlp --method "super_adam tau=1" --set lr=0.01
     """
-    with _errors():
+    with errors():
         config = Config(
             find(task).name,
             method,
@@ -74,10 +77,12 @@ def train(
             budget_evals,
             budget_seconds,
             tensorboard,
+            decay,
+            dict(value(s) for s in size or []),
         )
         if download:
             _fetch(find(task), config.data_dir)
-        problem = find(task).problem(scale, seed, config.data_dir)  # before a folder is made
+        problem = find(task).problem(scale, seed, config.data_dir, config.sizes)  # before a folder is made
         make(find(task), problem, method, preset, config.options)
         _go(Folder.new(out, config))
 
@@ -87,7 +92,7 @@ def resume(run: RunFolder, epochs: Epochs = None, budget_evals: Evals = None, bu
 
     Example: superadam resume runs/digits-mlp-super_adam-tau0-seed0 --epochs 40
     """
-    with _errors():
+    with errors():
         folder = Folder(run)
         config = folder.read()
         if epochs or budget_evals or budget_seconds:
@@ -109,7 +114,7 @@ def plot(
     """
     from superadam.lab import plots
 
-    with _errors():
+    with errors():
         for path in plots.plot(runs, out, format_ or plots.FORMATS):
             typer.echo(path)
 
@@ -133,7 +138,7 @@ def methods(
 
     Example: superadam methods "ada*"
     """
-    with _errors():
+    with errors():
         found = zoo.list_methods(pattern)
     paper = {name.split()[0] for name in PAPER}
     table = Table("method", "what", "paper")
@@ -224,13 +229,3 @@ def _sizes(sizes: dict[str, Any]) -> str:
 def _print(table: Table) -> None:
     console = Console()
     (console if console.is_terminal else Console(width=160)).print(table)  # a file has no width of its own
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    """What the user can put right is said without a traceback."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError) as error:
-        Console(stderr=True).print(f"Error: {error}", highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(2) from error

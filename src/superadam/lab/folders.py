@@ -10,6 +10,7 @@ import platform
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -17,10 +18,19 @@ from typing import Any, Self
 import torch
 
 import superadam
+from superadam.parts import nearest
 
-__all__ = ["Config", "Folder", "rows"]
+__all__ = ["DECAYS", "Config", "Folder", "plain", "rows"]
 
 Row = dict[str, Any]
+
+DECAYS: dict[str, Callable[[float], float]] = {
+    "none": lambda done: 1.0,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "linear": lambda done: 1 - done,
+    "warmup-cosine": lambda done: min((done + 1e-3) / 0.05, 1.0) * (1 + math.cos(math.pi * done)) / 2,
+}
+"""Factors of the learning rate, of the part of a run's gradient evaluations that is used."""
 
 
 @dataclasses.dataclass
@@ -40,8 +50,15 @@ class Config:
     budget_evals: int | None = None
     budget_seconds: float | None = None
     tensorboard: bool = False
+    decay: str = "none"
+    sizes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What differs from the sizes of the scale."""
 
     def __post_init__(self) -> None:
+        if self.decay not in DECAYS:
+            raise ValueError(f"Unknown decay {self.decay!r}: {nearest(self.decay, DECAYS)}")
+        if self.decay != "none" and self.budget_seconds and not (self.epochs or self.budget_evals):
+            raise ValueError("decay needs an end that is known: give epochs or a budget of evaluations, too")
         for name in ("every", "epochs", "budget_evals", "budget_seconds"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -91,7 +108,7 @@ class Folder:
     def append(self, row: Row) -> None:
         """Add a line to the metrics, to the disk: a checkpoint will rely on its being there."""
         with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_plain(row), ensure_ascii=False, allow_nan=False) + "\n")
+            file.write(json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -130,10 +147,10 @@ def _free(config: Config) -> Path:
     return next(path for path in names if not path.exists())
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no NaN and no infinity: null."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

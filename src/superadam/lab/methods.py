@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from superadam import SuperAdam, zoo
@@ -11,7 +12,7 @@ from superadam.lab.tasks import Task
 from superadam.parts import nearest
 from superadam.presets import PRESETS
 
-__all__ = ["PAPER", "SETTINGS", "make", "parse", "value"]
+__all__ = ["PAPER", "SETTINGS", "make", "parse", "replays", "value"]
 
 PAPER = {
     "sgd": "SGD",
@@ -35,8 +36,10 @@ def parse(method: str) -> tuple[str, dict[str, Any]]:
 
     >>> parse("super_adam tau=1")
     ('super_adam', {'tau': 1})
+    >>> parse('adam schedule={"type": "BiasCorrected", "beta": 0.8}')
+    ('adam', {'schedule': {'type': 'BiasCorrected', 'beta': 0.8}})
     """
-    name, *options = method.split()
+    name, *options = re.split(r"\s+(?=\w+=)", method.strip())
     if name not in zoo.METHODS:
         raise ValueError(f"Unknown method {name!r}: {nearest(name, zoo.METHODS)}")
     return name, dict(value(option) for option in options)
@@ -57,11 +60,17 @@ def value(setting: str) -> tuple[str, Any]:
         return key, text
 
 
+def replays(method: str) -> bool:
+    """Whether both gradients of a batch see the same dropout masks. `replay=false` behind a name is for seeing why."""
+    return bool(parse(method)[1].get("replay", True))
+
+
 def make(task: Task, problem: Problem, method: str, settings: str, options: dict[str, Any]) -> SuperAdam:
     """The optimizer of a run. What is given in `options` or with the method's name wins over all settings."""
     if settings not in SETTINGS:
         raise ValueError(f"Unknown preset {settings!r}: {nearest(settings, SETTINGS)}")
     name, own = parse(method)
+    own.pop("replay", None)  # of the run, not of the method
     own = {**problem.options, **own, **options}
     if settings == "paper":
         if task.preset not in PRESETS:

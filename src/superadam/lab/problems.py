@@ -25,6 +25,7 @@ CHUNK = 500  # images at a time where nothing is learned
 MEASURED = 10_000  # images of the training set that are measured, at the most
 FULL = 2_000  # images of the fixed subset whose full gradient is taken, at the most
 FULL_WORDS = 20_000
+LESS, LESS_WORDS = 2_000, 10_000  # of each split, where there are runs by the hundred
 FRESH = 1_000_000  # epochs from here on are for the monitor
 
 # A loss, and what the model carries into the next batch: an LSTM's state, or None.
@@ -68,6 +69,9 @@ class Problem:
         """The batches of an epoch, without the first few."""
         options = {"augment": self.augment, "skip": skip, "workers": self.workers}
         return data.batches(self.source, self.batch, seed=self.seed, epoch=epoch, **options)  # type: ignore[arg-type]
+
+    def measure_less(self) -> None:
+        """From now on measure a fixed part of each split, for runs by the hundred: 2,000 images, 10,000 words."""
 
     def loss(self, batch: Any, memory: Any = None) -> Evaluated:
         """f(x; ξ), with the same `memory` in both evaluations of a batch."""
@@ -129,6 +133,9 @@ class Classification(Problem):
         if isinstance(images["train"], ImageFiles):
             self.workers = os.cpu_count() or 1
 
+    def measure_less(self) -> None:
+        self.measured = {split: some(images, LESS) for split, images in self.measured.items()}
+
     def loss(self, batch: Any, memory: Any = None) -> Evaluated:
         x, y = self._on_device(batch)
         return cross_entropy(self.model(x), y), None
@@ -167,10 +174,15 @@ class LanguageModel(Problem):
         self, model: nn.Module, tokens: dict[str, Tokens], seed: int, *, batch: int, bptt: int, recurrent: bool
     ) -> None:
         self.streams = {split: data.streams(t, batch, bptt) for split, t in tokens.items()}
+        self.measured = self.streams
         words = max(FULL_WORDS, 2 * batch)
         self.part = data.streams(tokens["train"].take(slice(words)), batch, bptt)
         self.recurrent = recurrent
         super().__init__(model, self.streams["train"], seed, 1)
+
+    def measure_less(self) -> None:
+        per_batch = self.source[0][0].numel()
+        self.measured = {split: stream[: -(-LESS_WORDS // per_batch)] for split, stream in self.streams.items()}
 
     def batches(self, epoch: int, skip: int = 0) -> Iterator[Any]:
         return iter(self.streams["train"][skip:])
@@ -191,7 +203,7 @@ class LanguageModel(Problem):
     @torch.no_grad()
     def measure(self, split: str) -> Metrics:
         with self.evaluating():
-            loss = sum(part.item() for part in self._parts(self.streams[split]))
+            loss = sum(part.item() for part in self._parts(self.measured[split]))
         return {"loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf}
 
     def full(self) -> Iterator[Tensor]:

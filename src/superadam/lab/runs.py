@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from superadam import Monitor, SuperAdam, load_checkpoint, save_checkpoint
 from superadam.lab import methods, tasks
-from superadam.lab.folders import Folder, Row
+from superadam.lab.folders import DECAYS, Folder, Row
 from superadam.monitor import MonitorWarning
 from superadam.monitor.sinks import TensorBoard
 from superadam.resumable import default_generators, set_default_generators
@@ -65,14 +65,18 @@ class Run:
         config = self.config
         self.watcher = watcher or Watcher()
         self.task = tasks.find(config.task)
-        self.sizes = self.task.sizes(config.scale)
+        self.sizes = self.task.sizes(config.scale, config.sizes)
         resumed = folder.checkpoint.exists()
         if resumed:  # sums over threads depend on their number
             torch.set_num_threads(folder.sessions()[0]["threads"])
-        self.problem = self.task.problem(config.scale, config.seed, config.data_dir)
+        self.problem = self.task.problem(config.scale, config.seed, config.data_dir, config.sizes)
         self.problem.to(torch.device(config.device))
         self.opt = methods.make(self.task, self.problem, config.method, config.preset, config.options)
-        divisor = self.problem.lr_divisor
+        self._replay = methods.replays(config.method)
+        if config.decay != "none":
+            for group in self.opt.param_groups:
+                group["initial_lr"] = group["lr"]
+        divisor = self.problem.lr_divisor if config.decay == "none" else None
         self.plateau = divisor and ReduceLROnPlateau(self.opt, factor=1 / divisor, patience=0, threshold=0.0, eps=0.0)
         self.epoch = self.batch = self.step = 0
         self.clock = Clock(self.problem.device)
@@ -110,6 +114,13 @@ class Run:
         ]
         return min(1.0, max(parts))
 
+    @property
+    def _decay(self) -> float:
+        """The factor of the learning rate: a function of the gradient evaluations used, of those there will be."""
+        whole = self.epochs and self.epochs * self.problem.length * (2 if self.opt.two_point else 1)
+        ends = [n for n in (self.config.budget_evals, whole) if n is not None]
+        return DECAYS[self.config.decay](min(1.0, self.opt.gradient_evaluations / min(ends)))
+
     def _done(self) -> bool:
         used = self.opt.gradient_evaluations
         next_ = 2 if self.opt.two_point and used > 0 else 1
@@ -146,10 +157,18 @@ class Run:
 
     def _step(self, batch: Any) -> Row | None:
         """One batch, and the row that is due after it."""
-        due = self.batch + 1 == self.problem.length or (self.step + 1) % (self.config.every or math.inf) == 0
+        due = self._due()
         memory, clipped = self.memory, OneFactor(self.opt, self.problem.clip)
+        if self.config.decay != "none":
+            for group in self.opt.param_groups:
+                group["lr"] = group["initial_lr"] * self._decay
+        again = False
 
         def closure() -> Tensor:
+            nonlocal again
+            if again and not self._replay:
+                torch.rand(())  # from here on, other dropout masks
+            again = True
             self.opt.zero_grad()
             loss, self.memory = self.problem.loss(batch, memory)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -167,6 +186,10 @@ class Run:
         if time.perf_counter() - self._saved_at > SAVE_SECONDS:
             self._save()
         return None
+
+    def _due(self) -> bool:
+        """Whether the next step is followed by a row."""
+        return self.batch + 1 == self.problem.length or (self.step + 1) % (self.config.every or math.inf) == 0
 
     def _watched(self, closure: Any) -> tuple[Any, Row]:
         """A step with a report. A monitor for each has nothing to remember, so nothing to save."""
@@ -192,9 +215,7 @@ class Run:
             "lr": float(self.opt.param_groups[0]["lr"]),
         }
         with _at_x(self.opt):
-            for split in self.problem.splits:
-                row |= {f"{split}_{name}": v for name, v in self.problem.measure(split).items()}
-            row["full_gradient_norm"] = self.problem.full_gradient_norm()
+            row |= self._measure()
         row["monitor"] = {k: v for k, v in report.items() if k not in row}
         if self.plateau and self.batch == 0 and self.step > 0:
             self.plateau.step(row["valid_loss"])
@@ -206,6 +227,12 @@ class Run:
         self.watcher.evaluated(self, row)
         self.clock.go()
         return row
+
+    def _measure(self) -> Row:
+        row: Row = {}
+        for split in self.problem.splits:
+            row |= {f"{split}_{name}": v for name, v in self.problem.measure(split).items()}
+        return {**row, "full_gradient_norm": self.problem.full_gradient_norm()}
 
     # ------------------------------------------------------------------------------------------------ stopping
 

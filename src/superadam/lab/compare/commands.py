@@ -1,0 +1,126 @@
+"""`superadam compare` and `superadam worker`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from superadam.lab.methods import value
+from superadam.lab.showing import Sizes, errors
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (compare, worker):
+        app.command()(command)
+
+
+def compare(
+    tasks: Annotated[list[str] | None, typer.Argument(metavar="TASK...", help="Names of `superadam tasks`.")] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(help='"NAME key=value …" or "LABEL: NAME …"; can be repeated; paper: all of the paper\'s.'),
+    ] = None,
+    scale: Annotated[str, typer.Option(help="tiny, laptop or paper.")] = "laptop",
+    trials: Annotated[int, typer.Option(min=1, help="Of each method on each task.")] = 9,
+    seeds: Annotated[int, typer.Option(min=1, help="With which the best is repeated.")] = 5,
+    tuning_seeds: Annotated[int, typer.Option(min=1, help="Runs of each trial.")] = 1,
+    budget_evals: Annotated[
+        int | None, typer.Option(min=1, help="Gradient evaluations of a run. Default: the scale's epochs.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=0, help="Processes here. Default: one for each core.")] = None,
+    storage: Annotated[str | None, typer.Option(help="postgresql://… Default: a file in the folder.")] = None,
+    sampler: Annotated[str, typer.Option(help="qmc, random or tpe.")] = "qmc",
+    decay: Annotated[str, typer.Option(help="Of the learning rate: cosine, linear, warmup-cosine or none.")] = "cosine",
+    tune: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=LOW:HIGH", help="What to tune; can be repeated. Always: lr.")
+    ] = None,
+    size: Sizes = None,
+    ablations: Annotated[bool, typer.Option("--ablations", help="Add what keeps the comparison honest.")] = False,
+    task_file: Annotated[Path | None, typer.Option(help="A Python file with a task of your own.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data are, for tasks that need some.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder. Default: one in comparisons/.")] = None,
+) -> None:
+    """Which optimizer for these tasks, and is the difference real?
+
+    Every method is tuned with the same trials, and its best is repeated on other seeds, at equal gradient evaluations.
+    The same command goes on with what was stopped.
+
+    Example: superadam compare digits-mlp digits-cnn --scale tiny --methods "super_adam tau=1" --methods storm
+    """
+    from superadam.lab.compare import engine, live, planning
+
+    console = Console(soft_wrap=True)
+    with errors():
+        plan = planning.plan_of(
+            tasks or [],
+            methods,
+            scale=scale,
+            trials=trials,
+            seeds=seeds,
+            tuning_seeds=tuning_seeds,
+            budget_evals=budget_evals,
+            sampler=sampler,
+            decay=decay,
+            tune=dict(_bounds(text) for text in tune or []),
+            sizes=dict(value(text) for text in size or []),
+            ablations=ablations,
+            task_file=task_file,
+            data_dir=data_dir,
+        )
+        folder = engine.place_of(plan, out)
+        budget = ", ".join(f"{task} {n}" for task, n in plan.budget_evals.items())
+        console.print(
+            f"{len(plan.methods)} methods, {plan.trials} trials and {len(plan.report_seeds)} seeds each, "
+            f"{engine.plan_size(plan)} runs into {folder}; gradient evaluations of a run: {budget}",
+            highlight=False,
+        )
+        try:
+            with live.Shown(console, plan) as shown:
+                results = engine.carry_out(plan, folder, storage, jobs, shown)
+        except KeyboardInterrupt:
+            console.print(f"Stopped. The same command goes on with {folder}, and no run that is done is made again.")
+            raise typer.Exit(130) from None
+    console.print(live.table(plan, results.records))
+    console.print(f"Results: {folder / engine.RESULTS}")
+
+
+def worker(
+    storage: Annotated[str, typer.Argument(help="What `superadam compare` was given by --storage.")],
+    study: Annotated[str, typer.Argument(help="The name of its folder.")],
+    task_file: Annotated[Path | None, typer.Option(help="Where the task file is on this machine.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data are on this machine.")] = None,
+) -> None:
+    """Make runs of a comparison that was begun elsewhere, until it has ended.
+
+    Example: superadam worker postgresql://me@head/lab digits-mlp-tiny
+    """
+    from superadam.lab.compare.worker import work
+
+    console = Console(soft_wrap=True)
+    with errors():
+        try:
+            made = work(
+                storage,
+                study,
+                task_file=None if task_file is None else str(task_file),
+                data_dir=None if data_dir is None else str(data_dir),
+                say=lambda line: console.print(line, highlight=False),
+            )
+        except KeyboardInterrupt:
+            console.print("Stopped. The run that was being made has gone back.")
+            raise typer.Exit(130) from None
+    console.print(f"The comparison has ended; {made} runs were made here.")
+
+
+def _bounds(text: str) -> tuple[str, tuple[float, float]]:
+    name, _, bounds = text.partition("=")
+    low, colon, high = bounds.partition(":")
+    if not (name and colon):
+        raise ValueError(f"Invalid --tune {text!r} (expected key=low:high, as in lr=1e-3:1)")
+    return name, (float(low), float(high))

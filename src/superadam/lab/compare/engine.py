@@ -1,0 +1,183 @@
+"""`superadam compare`: keeps the queue filled and the workers alive, until every run of the plan is made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from superadam.lab.compare.jobs import needed
+from superadam.lab.compare.planning import plan_of
+from superadam.lab.compare.queue import Queue, masked
+from superadam.lab.compare.records import Plan, Record, Results
+from superadam.lab.folders import environment
+
+__all__ = ["RESULTS", "carry_out", "compare", "place_of"]
+
+RESULTS = "results.json"
+POLL = 0.5  # seconds
+
+Listener = Callable[[Queue, list[Record]], None]
+
+
+def compare(
+    tasks: Sequence[str] = (),
+    methods: Sequence[str] | None = None,
+    *,
+    scale: str = "laptop",
+    trials: int = 9,
+    seeds: int = 5,
+    tuning_seeds: int = 1,
+    budget_evals: int | None = None,
+    sampler: str = "qmc",
+    decay: str = "cosine",
+    tune: Mapping[str, tuple[float, float]] | None = None,
+    sizes: Mapping[str, Any] | None = None,
+    ablations: bool = False,
+    task_file: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    jobs: int | None = None,
+    storage: str | None = None,
+    out: str | Path | None = None,
+) -> Results:
+    """Tune every method alike, repeat the best of each on other seeds, and write results and reports into a folder.
+
+    One that was stopped goes on: call it again with the same arguments.
+
+    Args:
+        tasks: names of tasks; with a `task_file`, by default those of the file.
+        methods: names of the zoo with options behind them, `"super_adam tau=0.1"`, parts as in JSON if they have options
+            of their own, `'adam schedule={"type": "Constant", "alpha": 0.2}'`; a name for the tables may come first,
+            `"mine: super_adam tau=0.1"`. `"paper"` is all of the paper's. AdamW is always among them.
+        scale: "tiny", "laptop" or "paper".
+        trials: of each method, on each task.
+        seeds: that the best options are repeated with. No trial sees them.
+        tuning_seeds: runs of each trial.
+        budget_evals: gradient evaluations of each run; by default those of one gradient per batch for the epochs of the
+            scale.
+        sampler: "qmc" (quasi-random) and "random" try the same points for all methods; "tpe" looks at results.
+        decay: of the learning rate, in every run: "cosine", "linear", "warmup-cosine" or "none".
+        tune: what is tuned, with bounds, on a logarithmic scale; `lr` always is.
+        sizes: in place of those of the scale, such as `{"batch": 64}`.
+        ablations: add those of `superadam.lab.compare.ablations`.
+        task_file: a Python file that calls `superadam.lab.task`.
+        data_dir: where data are that are not embedded.
+        jobs: worker processes on this machine, each with one thread; by default, one for each core.
+        storage: sqlite:///… or postgresql://…; by default a file in `out`.
+        out: the folder; by default one in comparisons/.
+    """
+    plan = plan_of(
+        tasks,
+        methods,
+        scale=scale,
+        trials=trials,
+        seeds=seeds,
+        tuning_seeds=tuning_seeds,
+        budget_evals=budget_evals,
+        sampler=sampler,
+        decay=decay,
+        tune=tune,
+        sizes=sizes,
+        ablations=ablations,
+        task_file=task_file,
+        data_dir=data_dir,
+    )
+    return carry_out(plan, place_of(plan, out), storage, jobs)
+
+
+def place_of(plan: Plan, out: str | Path | None) -> Path:
+    """The folder of a comparison: its own name makes the same call go on with it."""
+    return Path(out) if out is not None else Path("comparisons") / "-".join([*plan.tasks, plan.scale])
+
+
+def carry_out(
+    plan: Plan,
+    folder: Path,
+    storage: str | None = None,
+    jobs: int | None = None,
+    listener: Listener = lambda queue, records: None,
+) -> Results:
+    """Make all runs of the plan, and write their results."""
+    folder.mkdir(parents=True, exist_ok=True)
+    storage = storage or f"sqlite:///{(folder / 'comparison.db').resolve()}"
+    name = folder.resolve().name
+    jobs = (os.cpu_count() or 1) if jobs is None else jobs
+    here = environment()
+    here |= {"command": masked(here["command"]), "threads": 1, "jobs": jobs, "cores": os.cpu_count()}
+    queue = Queue(storage, name, plan, here)
+    queue.revive()
+    with Workers(storage, name, jobs, folder / "workers.log") as workers:
+        while True:
+            records = queue.records()
+            queue.put(needed(plan, records))
+            listener(queue, records)
+            if len(records) >= plan_size(plan):
+                break
+            if workers.restart():
+                queue.revive()
+            time.sleep(POLL)
+        queue.end()
+    results = queue.results()
+    results.write(folder / RESULTS)
+    return results
+
+
+def plan_size(plan: Plan) -> int:
+    """How many runs there will be."""
+    each = plan.trials * len(plan.tuning_seeds) + len(plan.report_seeds)
+    return len(plan.tasks) * len(plan.methods) * each
+
+
+class Workers:
+    """Worker processes. They end when this process does, however it ends."""
+
+    def __init__(self, storage: str, name: str, jobs: int, log: Path) -> None:
+        self._told = json.dumps([storage, name]).encode() + b"\n"  # not as arguments, which all users of a machine see
+        self._jobs, self._log = jobs, log
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._deaths = 0
+
+    def __enter__(self) -> Self:
+        self._processes = [self._start() for _ in range(self._jobs)]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for process in self._processes:
+            if kind is not None:
+                process.kill()
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._processes:
+            process.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", "from superadam.lab.compare import worker; worker.main()"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **one_thread},
+                start_new_session=True,  # Ctrl-C is for this process, which then ends them
+            )
+        assert process.stdin is not None
+        process.stdin.write(self._told)
+        process.stdin.flush()
+        return process
+
+    def restart(self) -> int:
+        """Start those anew that have died. Returns their number."""
+        dead = [i for i, process in enumerate(self._processes) if process.poll() is not None]
+        self._deaths += len(dead)
+        if self._deaths > 3 * max(1, self._jobs):
+            raise RuntimeError(f"Workers die again and again. What they said is in {self._log}")
+        for i in dead:
+            self._processes[i] = self._start()
+        return len(dead)

@@ -1,0 +1,122 @@
+"""From what a user asks for to a plan that every worker understands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from superadam.lab import methods as known
+from superadam.lab import own
+from superadam.lab.compare.ablations import ABLATIONS
+from superadam.lab.compare.records import Plan
+from superadam.lab.folders import Config
+from superadam.lab.tasks import find
+from superadam.parts import nearest
+
+__all__ = ["BASELINE", "SAMPLERS", "SPACE", "named", "plan_of"]
+
+BASELINE = "adamw"
+SAMPLERS = ("qmc", "random", "tpe")
+SPACE = {"lr": (3e-4, 10.0)}
+TUNING_SEEDS = 1000  # from here on; those of the report are from 0 on
+
+
+def plan_of(
+    tasks: Sequence[str],
+    methods: Sequence[str] | None = None,
+    *,
+    scale: str = "laptop",
+    trials: int = 9,
+    seeds: int = 5,
+    tuning_seeds: int = 1,
+    budget_evals: int | None = None,
+    sampler: str = "qmc",
+    decay: str = "cosine",
+    tune: Mapping[str, tuple[float, float]] | None = None,
+    sizes: Mapping[str, Any] | None = None,
+    ablations: bool = False,
+    task_file: str | Path | None = None,
+    data_dir: str | Path | None = None,
+) -> Plan:
+    """The plan, checked: every task and every method has been made once."""
+    if task_file is not None:
+        task_file = str(Path(task_file).resolve())
+        tasks = tasks or own.load(task_file)
+        if any(task not in own.TASKS for task in tasks):
+            own.load(task_file)
+    if not tasks:
+        raise ValueError("No task: expected names of `superadam tasks`, or a task file")
+    if sampler not in SAMPLERS:
+        raise ValueError(f"Unknown sampler {sampler!r}: {nearest(sampler, SAMPLERS)}")
+    for name, number in (("trials", trials), ("seeds", seeds), ("tuning_seeds", tuning_seeds)):
+        if not 0 < number < TUNING_SEEDS:
+            raise ValueError(f"Invalid {name}: {number} (expected 1 to {TUNING_SEEDS - 1})")
+    chosen = _methods(methods, ablations)
+    plan = Plan(
+        tasks=list(dict.fromkeys(find(task).name for task in tasks)),
+        methods=list(chosen),
+        baseline=BASELINE,
+        scale=scale,
+        trials=trials,
+        tuning_seeds=[TUNING_SEEDS + i for i in range(tuning_seeds)],
+        report_seeds=list(range(seeds)),
+        space=_space({**SPACE, **(tune or {})}),
+        sampler=sampler,
+        decay=decay,
+        data_dir=None if data_dir is None else str(Path(data_dir).resolve()),
+        task_file=task_file,
+        compositions={name: method for name, method in chosen.items() if name != method},
+    )
+    for task in plan.tasks:
+        plan.sizes[task] = {**find(task).compared.get(scale, {}), **(sizes or {})}
+        plan.budget_evals[task] = _checked(plan, task, budget_evals)
+    return plan
+
+
+def _methods(methods: Sequence[str] | None, ablations: bool) -> dict[str, str]:
+    """By name; AdamW is always there."""
+    chosen = {BASELINE: BASELINE}
+    for text in methods if methods is not None else ["paper"]:
+        if text == "paper":
+            chosen |= {name: name for name in known.PAPER}
+        else:
+            name, method = named(text)
+            if chosen.get(name, method) != method:
+                raise ValueError(f"Two methods of the name {name!r}: {chosen[name]} and {method}")
+            known.parse(method)
+            chosen[name] = method
+    return chosen | (ABLATIONS if ablations else {})
+
+
+def named(text: str) -> tuple[str, str]:
+    """A method with a name of its own, or with itself for a name.
+
+    >>> named("mine: super_adam tau=0.5"), named('adam schedule={"type": "Constant"}')[0]
+    (('mine', 'super_adam tau=0.5'), 'adam schedule={"type": "Constant"}')
+    """
+    found = re.match(r'([^{\["]+?):\s+(.+)', text.strip(), flags=re.S)
+    return (found[1].strip(), found[2].strip()) if found else (text.strip(), text.strip())
+
+
+def _space(space: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    for name, (low, high) in space.items():
+        if not 0 < low < high:
+            raise ValueError(f"Invalid bounds of {name}: {low}:{high} (expected 0 < low < high)")
+    return {name: (float(low), float(high)) for name, (low, high) in space.items()}
+
+
+def _checked(plan: Plan, task: str, budget: int | None) -> int:
+    """The gradient evaluations of a run. Whatever cannot be made is found here, before anything has been run."""
+    found, sizes = find(task), plan.sizes[task]
+    problem = found.problem(plan.scale, 0, plan.data_dir, sizes)
+    tried = {name: low for name, (low, _) in plan.space.items()}
+    for name in plan.methods:
+        method = plan.compositions.get(name, name)
+        try:
+            Config(task, method, decay=plan.decay)
+            known.make(found, problem, method, "lab", tried)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{task} with {name}: {error}") from error
+    return budget or found.sizes(plan.scale, sizes)["epochs"] * problem.length

@@ -1,0 +1,287 @@
+"""The comparison in a data base: one Optuna study, whose trials are the runs, waiting, running or done.
+
+A worker takes a trial by changing its state from WAITING to RUNNING, says that it is alive as long as the run takes,
+and leaves the rows of the run as an attribute of the trial. A trial whose worker is silent, or known to be dead, is
+failed and put into the queue anew. Should a run be made twice all the same, its numbers are the same, and the first
+are taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from superadam.lab.compare.jobs import Job, quiet
+from superadam.lab.compare.records import Plan, Record, Results, final_loss
+
+__all__ = ["BEAT", "GRACE", "Queue", "masked"]
+
+BEAT, GRACE = 5, 30  # seconds between signs of life, and without one until a worker is taken for dead
+RETRIES = 3  # of a run whose worker died
+
+
+class Queue:
+    """The runs of a comparison.
+
+    Args:
+        storage: sqlite:///PATH or postgresql://…
+        name: of the comparison there.
+        plan: to begin one, or to go on with one of the same plan. Without it, one must be there.
+        environment: goes with a new plan into the results.
+    """
+
+    def __init__(
+        self, storage: str, name: str, plan: Plan | None = None, environment: dict[str, Any] | None = None
+    ) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.name = name
+        self._states = optuna.trial.TrialState
+        with quiet():
+            self._storage = _connected(storage, lambda study, trial: self._again(trial))
+            known = [study.study_name for study in optuna.get_all_study_summaries(self._storage)]
+            if name not in known and plan is None:
+                raise ValueError(
+                    f"{masked(storage)} holds no comparison {name!r}: it holds {', '.join(known) or 'none'}"
+                )
+            self._study = optuna.create_study(storage=self._storage, study_name=name, load_if_exists=True)
+        if plan is not None:
+            self._begin(plan, environment or {})
+        self.plan = _plan(self._study.user_attrs["plan"])
+
+    def _begin(self, plan: Plan, environment: dict[str, Any]) -> None:
+        found = self._study.user_attrs.get("plan")
+        if found is None:
+            self._study.set_user_attr("environment", environment)
+            self._study.set_user_attr("plan", dataclasses.asdict(plan))  # last: with it, all is there
+        elif _plan(found) != plan:
+            there, here = dataclasses.asdict(_plan(found)), dataclasses.asdict(plan)
+            differ = ", ".join(f"{k} ({there[k]} there, {here[k]} here)" for k in here if here[k] != there[k])
+            raise ValueError(f"There is another comparison of the name {self.name!r}, that differs in {differ}")
+        self._study.set_user_attr("ended", False)
+
+    # ------------------------------------------------------------------------------------------------ to be done
+
+    def put(self, jobs: list[Job]) -> None:
+        """Add those that are not there yet."""
+        known = {_job(trial) for trial in self._trials()}
+        for job in dict.fromkeys(jobs):
+            if job not in known:
+                self._add(job, 0)
+
+    def _add(self, job: Job, retries: int) -> None:
+        import optuna
+        from optuna.distributions import FloatDistribution
+
+        space = {k: FloatDistribution(low, high, log=True) for k, (low, high) in self.plan.space.items()}
+        attributes = {"job": dataclasses.asdict(job), "retries": retries}
+        params = dict(job.options)
+        with quiet():
+            state = self._states.WAITING
+            trial = optuna.create_trial(state=state, params=params, distributions=space, user_attrs=attributes)
+            self._study.add_trial(trial)
+
+    def _again(self, trial: Any) -> None:
+        """A trial has failed because of its worker."""
+        retries = trial.user_attrs["retries"]
+        if retries < RETRIES:
+            self._add(_job(trial), retries + 1)
+
+    def revive(self) -> None:
+        """Put runs anew into the queue whose worker is silent, or a process of this machine that is no more."""
+        import optuna
+
+        with quiet():
+            optuna.storages.fail_stale_trials(self._study)
+        for trial in self._trials(self._states.RUNNING):
+            worker = trial.user_attrs.get("worker")
+            if (
+                worker is not None
+                and worker["host"] == socket.gethostname()
+                and _started(worker["pid"]) != worker["started"]
+            ):
+                self._give_back(trial)
+
+    def _give_back(self, trial: Any) -> None:
+        import optuna
+
+        try:
+            if self._storage.set_trial_state_values(trial._trial_id, self._states.FAIL):
+                self._again(trial)
+        except optuna.exceptions.UpdateFinishedTrialError:
+            pass  # somebody else did it, or the run has just ended
+
+    # ------------------------------------------------------------------------------------------------ doing it
+
+    @contextmanager
+    def take(self) -> Iterator[Taken | None]:
+        """A run that nobody else makes, kept alive while it is made; None if there is none."""
+        waiting = self._trials(self._states.WAITING)
+        for trial in sorted(waiting, key=lambda t: (t.user_attrs["job"]["phase"] != "report", t.number)):
+            self._storage.record_heartbeat(trial._trial_id)  # before it runs: without one it would never be stale
+            if self._storage.set_trial_state_values(trial._trial_id, self._states.RUNNING):
+                break
+        else:
+            yield None
+            return
+        worker = {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())}
+        self._storage.set_trial_user_attr(trial._trial_id, "worker", worker)
+        ended = threading.Event()
+        pulse = threading.Thread(target=self._beat, args=(trial._trial_id, ended), daemon=True)
+        pulse.start()
+        taken = Taken(_job(trial))
+        try:
+            yield taken
+        finally:
+            ended.set()
+            pulse.join()
+            if taken.record is None:
+                self._give_back(trial)
+            else:
+                self._finish(trial, taken.record)
+
+    def _beat(self, trial_id: int, ended: threading.Event) -> None:
+        while not ended.wait(BEAT):
+            self._storage.record_heartbeat(trial_id)
+
+    def _finish(self, trial: Any, record: Record) -> None:
+        import optuna
+
+        result = {"status": record.status, "rows": _columns(record.rows)}
+        loss = final_loss(record.rows) if record.status == "finished" else float("inf")
+        try:
+            self._storage.set_trial_user_attr(trial._trial_id, "result", result)
+            self._storage.set_trial_state_values(trial._trial_id, self._states.COMPLETE, [loss])
+        except optuna.exceptions.UpdateFinishedTrialError:
+            pass  # taken for dead meanwhile: another worker makes the run, with the same numbers
+
+    # ------------------------------------------------------------------------------------------------ what is done
+
+    @property
+    def ended(self) -> bool:
+        """Whether there will be no more runs."""
+        return bool(self._study.user_attrs.get("ended"))
+
+    def end(self) -> None:
+        self._study.set_user_attr("ended", True)
+
+    def records(self) -> list[Record]:
+        """The runs that are done. One whose workers died again and again has failed."""
+        done: dict[Job, Record] = {}
+        lost: dict[Job, Record] = {}
+        for trial in self._trials(self._states.COMPLETE, self._states.FAIL):
+            job, result = _job(trial), trial.user_attrs.get("result")
+            if trial.state == self._states.COMPLETE:
+                done.setdefault(job, job.record(result["status"], _rows(result["rows"])))
+            elif trial.user_attrs["retries"] >= RETRIES:
+                lost.setdefault(job, job.record("failed", []))
+        return list({**lost, **done}.values())
+
+    def running(self) -> list[Job]:
+        return [_job(trial) for trial in self._trials(self._states.RUNNING)]
+
+    def results(self) -> Results:
+        """What there is, in the plan's order."""
+        plan, phases = self.plan, ("tune", "report")
+        environment = dict(self._study.user_attrs["environment"])
+        trials = self._trials(self._states.COMPLETE)
+        environment["hosts"] = sorted({trial.user_attrs["worker"]["host"] for trial in trials})
+        records = sorted(
+            self.records(),
+            key=lambda r: (
+                plan.tasks.index(r.task),
+                plan.methods.index(r.method),
+                phases.index(r.phase),
+                r.trial,
+                r.seed,
+            ),
+        )
+        return Results(plan, environment, records)
+
+    def _trials(self, *states: Any) -> list[Any]:
+        return list(self._study.get_trials(deepcopy=False, states=states or None))
+
+
+@dataclasses.dataclass
+class Taken:
+    """A run that is being made. Without a record in the end, it goes back."""
+
+    job: Job
+    record: Record | None = None
+
+
+def masked(text: str) -> str:
+    """Without the password of a URL.
+
+    >>> masked("postgresql://me:secret@host/lab")
+    'postgresql://me:…@host/lab'
+    """
+    return re.sub(r"(://[^:/@\s]+):[^@\s]+@", r"\1:…@", text)
+
+
+def _connected(url: str, stale: Any) -> Any:
+    import optuna
+    import sqlalchemy
+
+    if url.startswith("postgresql://"):
+        url = url.replace("postgresql://", "postgresql+psycopg://", 1)  # the driver of superadam[postgres]
+    local = url.startswith("sqlite:")
+    options: dict[str, Any] = {"connect_args": {"timeout": 60}} if local else {"pool_pre_ping": True}
+    beats: dict[str, Any] = {"heartbeat_interval": BEAT, "grace_period": GRACE, "heartbeat_stale_trial_callback": stale}
+    try:
+        storage = optuna.storages.RDBStorage(url, engine_kwargs=options, **beats)
+    except ImportError as missing:
+        raise ValueError(f"{masked(url)} needs {missing.name}: pip install 'superadam[postgres]'") from missing
+    if local:
+        # Optuna reads a trial's state, then writes it. SQLite would let two processes read before both write.
+        sqlalchemy.event.listen(storage.engine, "connect", _own_transactions)
+        sqlalchemy.event.listen(storage.engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
+        storage.engine.dispose()
+    return storage
+
+
+def _own_transactions(connection: Any, record: Any) -> None:
+    connection.isolation_level = None
+
+
+def _job(trial: Any) -> Job:
+    found = trial.user_attrs["job"]
+    return Job(**{**found, "options": tuple((k, v) for k, v in found["options"])})
+
+
+def _plan(found: dict[str, Any]) -> Plan:
+    return Plan(**{**found, "space": {k: tuple(bounds) for k, bounds in found["space"].items()}})
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _started(pid: int) -> str | None:
+    """What tells a process from a later one with the same number; None if there is none."""
+    if Path("/proc/self/stat").exists():
+        try:
+            state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return None if state == "Z" else rest[18]
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "unknown"

@@ -1,0 +1,160 @@
+"""What makes the runs of a comparison: any number of processes, here or elsewhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from superadam.lab import own
+from superadam.lab.compare import ablations as ablations
+from superadam.lab.compare.jobs import Job
+from superadam.lab.compare.queue import Queue
+from superadam.lab.compare.records import Plan, Record
+from superadam.lab.folders import Config, Folder, Row, plain
+from superadam.lab.runs import Run, Watcher
+
+__all__ = ["config_of", "main", "run", "work"]
+
+ROWS = 20
+WAIT = 0.3  # seconds, when there is nothing to do
+
+
+class Interrupted(Exception):
+    """A signal has ended a run."""
+
+
+class Memory(Folder):
+    """A run's files, without files."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(os.devnull)
+        self._config = config
+        self.rows: list[Row] = []
+
+    def read(self) -> Config:
+        return self._config
+
+    def append(self, row: Row) -> None:
+        self.rows.append(plain({k: v for k, v in row.items() if k != "monitor"}))
+
+    def write_environment(self) -> None: ...
+
+    def cut_metrics(self, size: int) -> None: ...
+
+
+class Light(Run):
+    """A run that leaves its rows alone: no monitor, no full gradients, no checkpoints.
+
+    Rows come at the same gradient evaluations for every method, and at the end of an epoch only if the task's recipe
+    looks at the validation loss there.
+    """
+
+    folder: Memory
+
+    def __init__(self, config: Config, watcher: Watcher | None = None) -> None:
+        super().__init__(Memory(config), watcher)
+        self.problem.measure_less()
+
+    def _due(self) -> bool:
+        used, spacing = self.opt.gradient_evaluations, (self.config.budget_evals or 0) / ROWS
+        after = used + (2 if self.opt.two_point and used > 0 else 1)
+        recipe = self.plateau is not None and self.batch + 1 == self.problem.length
+        return recipe or math.floor(after / spacing) > math.floor(used / spacing)
+
+    def _watched(self, closure: Any) -> tuple[Any, Row]:
+        return self.opt.step(closure), {}
+
+    def _measure(self) -> Row:
+        splits = self.problem.splits
+        return {f"{split}_{k}": v for split in splits for k, v in self.problem.measure(split).items()}
+
+    def _save(self) -> None: ...
+
+
+def config_of(plan: Plan, job: Job) -> Config:
+    """The run of a job."""
+    return Config(
+        job.task,
+        plan.compositions.get(job.method, job.method),
+        plan.scale,
+        options=dict(job.options),
+        seed=job.seed,
+        data_dir=plan.data_dir,
+        budget_evals=plan.budget_evals[job.task],
+        decay=plan.decay,
+        sizes=plan.sizes.get(job.task, {}),
+    )
+
+
+def run(plan: Plan, job: Job) -> Record:
+    """Make it. What goes wrong in it is its result: another worker would have the same."""
+    rows: list[Row] = []
+    try:
+        one = Light(config_of(plan, job))
+        rows = one.folder.rows
+        ended = one.train()
+    except (ArithmeticError, RuntimeError, ValueError) as error:
+        traceback.print_exception(error)
+        return job.record("failed", rows)
+    if ended == "interrupted":
+        raise Interrupted
+    return job.record("diverged" if ended == "diverged" else "finished", rows)
+
+
+def work(
+    storage: str,
+    name: str,
+    *,
+    task_file: str | None = None,
+    data_dir: str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> int:
+    """Make runs until the comparison has ended. Returns how many.
+
+    Args:
+        storage, name: of a comparison that `superadam compare` has begun.
+        task_file, data_dir: where they are on this machine, if elsewhere.
+        say: is told of each run.
+    """
+    torch.set_num_threads(1)  # sums over threads depend on their number, and runs are many
+    queue, made = Queue(storage, name), 0
+    plan = queue.plan
+    plan.task_file, plan.data_dir = task_file or plan.task_file, data_dir or plan.data_dir
+    if plan.task_file is not None:
+        own.load(plan.task_file)
+    while not queue.ended:
+        try:
+            with queue.take() as taken:
+                if taken is not None:
+                    say(
+                        f"{taken.job.task}, {taken.job.method}, {taken.job.phase} {taken.job.trial}, seed {taken.job.seed}"
+                    )
+                    taken.record = run(plan, taken.job)
+                    made += 1
+        except Interrupted:
+            raise KeyboardInterrupt from None
+        if taken is None:
+            queue.revive()
+            time.sleep(WAIT)
+    return made
+
+
+def main() -> None:
+    """A worker of `superadam compare`: told by stdin what to do, and ends when the process at its other end does."""
+    storage, name = json.loads(sys.stdin.readline())
+
+    def orphaned() -> None:
+        sys.stdin.read()
+        os._exit(1)
+
+    threading.Thread(target=orphaned, daemon=True).start()
+    work(storage, name)

@@ -1,0 +1,128 @@
+"""A task of one's own: a model, data and a loss."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from superadam.lab.problems import CHUNK, Evaluated, Metrics, Problem
+from superadam.lab.tasks import SCALES, TASKS, Task
+
+__all__ = ["load", "task"]
+
+Data = Mapping[str, tuple[Tensor, ...]]
+
+
+def task(
+    name: str,
+    *,
+    model: Callable[[], nn.Module],
+    data: Data | Callable[[], Data],
+    loss: Callable[..., Tensor],
+    score: Callable[..., Tensor] | None = None,
+    batch: int = 32,
+    epochs: int = 20,
+    description: str = "",
+    **options: Any,
+) -> Task:
+    """A task for `train` and `compare`, known by its name from here on.
+
+    Args:
+        name: what it is called.
+        model: makes the model. It is called once for each run, with torch's generator set to the run's seed.
+        data: tensors by split: "train" and, if there are any, "valid" and "test". What has one row for each example in
+            each of its tensors; or what returns it.
+        loss: of model, *tensors: the mean over the rows at hand.
+        score: of the same, measured beside the loss, such as the accuracy.
+        batch: rows in a batch.
+        epochs: what a run takes, if nothing else is said; a comparison counts its gradient evaluations.
+        description: for lists.
+        **options: what the optimizer has to be told, such as `constraint=sets.Simplex()`.
+
+    >>> x = torch.linspace(-1, 1, 90).view(-1, 1)
+    >>> line = task(
+    ...     "line",
+    ...     model=lambda: nn.Linear(1, 1),
+    ...     data={"train": (x[::3], 2 * x[::3]), "valid": (x[1::3], 2 * x[1::3])},
+    ...     loss=lambda model, x, y: (model(x) - y).square().mean(),
+    ... )
+    >>> line.problem("laptop", seed=0).length
+    1
+    """
+
+    def build(folder: Path | None, seed: int, batch: int) -> Problem:
+        found = data() if callable(data) else data
+        return Supervised(model(), found, loss, score, seed, batch, **options)
+
+    sizes = {"batch": batch, "epochs": epochs}
+    TASKS[name] = Task(name, description or "a task of your own", "its own", build, dict.fromkeys(SCALES, sizes))
+    return TASKS[name]
+
+
+def load(path: str | Path) -> list[str]:
+    """Run a file that defines tasks, and return their names."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"There is no task file {path}")
+    before = dict(TASKS)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} is no Python file: expected one that calls superadam.lab.task(…)")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    names = [name for name, found in TASKS.items() if before.get(name) is not found]
+    if not names:
+        raise ValueError(f"{path} defines no task: it should call superadam.lab.task(…)")
+    return names
+
+
+class Tensors:
+    """Rows of several tensors, for `data.batches`."""
+
+    def __init__(self, tensors: tuple[Tensor, ...]) -> None:
+        self.tensors = tensors
+        lengths = {len(t) for t in tensors}
+        if len(lengths) != 1:
+            raise ValueError(f"The tensors of a split must have one row for each example, but they have {lengths}")
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def batch(self, rows: Tensor, key: int | None = None) -> Any:
+        return tuple(t[rows] for t in self.tensors)
+
+
+class Supervised(Problem):
+    """A loss that is a mean over rows."""
+
+    score = "score"
+
+    def __init__(
+        self, model: nn.Module, data: Data, loss: Any, score: Any, seed: int, batch: int, **options: Any
+    ) -> None:
+        super().__init__(model, Tensors(data["train"]), seed, batch, **options)
+        self.splits = tuple(data)
+        self.rows, self._loss, self._score = dict(data), loss, score
+
+    def loss(self, batch: Any, memory: Any = None) -> Evaluated:
+        return self._loss(self.model, *(t.to(self.device) for t in batch)), None
+
+    @torch.no_grad()
+    def measure(self, split: str) -> Metrics:
+        wanted = {"loss": self._loss} | ({} if self._score is None else {self.score: self._score})
+        with self.evaluating():
+            return {name: float(sum(self._means(split, of))) for name, of in wanted.items()}
+
+    def full(self) -> Iterator[Tensor]:
+        return self._means("train", self._loss)
+
+    def _means(self, split: str, of: Any) -> Iterator[Tensor]:
+        """Values on parts of the rows, that add up to the mean over all."""
+        n = len(self.rows[split][0])
+        for part in zip(*(t.split(CHUNK) for t in self.rows[split]), strict=True):
+            yield of(self.model, *(t.to(self.device) for t in part)) * (len(part[0]) / n)

@@ -1,0 +1,27 @@
+"""What the commands have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+__all__ = ["Sizes", "errors"]
+
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="In place of a size of the scale, such as batch=64; can be repeated."),
+]
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """What the user can put right is said without a traceback."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        Console(stderr=True).print(f"Error: {error}", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(2) from error
