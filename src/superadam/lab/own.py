@@ -124,5 +124,5 @@ class Supervised(Problem):
     def _means(self, split: str, of: Any) -> Iterator[Tensor]:
         """Values on parts of the rows, that add up to the mean over all."""
         n = len(self.rows[split][0])
-        for part in zip(*(t.split(CHUNK) for t in self.rows[split]), strict=True):
+        for part in zip(*(torch.split(t, CHUNK) for t in self.rows[split]), strict=True):
             yield of(self.model, *(t.to(self.device) for t in part)) * (len(part[0]) / n)

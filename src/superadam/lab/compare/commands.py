@@ -86,8 +86,11 @@ def compare(
         except KeyboardInterrupt:
             console.print(f"Stopped. The same command goes on with {folder}, and no run that is done is made again.")
             raise typer.Exit(130) from None
-    console.print(live.table(plan, results.records))
-    console.print(f"Results: {folder / engine.RESULTS}")
+    if verdict := engine.report(results, folder):
+        console.print(verdict, highlight=False)
+    else:
+        console.print(live.table(plan, results.records))
+    console.print(f"Report: {folder / 'report.html'}; the numbers: {folder / engine.RESULTS}", highlight=False)
 
 
 def worker(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from superadam.lab.compare.queue import Queue, masked
 from superadam.lab.compare.records import Plan, Record, Results
 from superadam.lab.folders import environment
 
-__all__ = ["RESULTS", "carry_out", "compare", "place_of"]
+__all__ = ["RESULTS", "carry_out", "compare", "place_of", "report"]
 
 RESULTS = "results.json"
 POLL = 0.5  # seconds
@@ -52,8 +53,8 @@ def compare(
 
     Args:
         tasks: names of tasks; with a `task_file`, by default those of the file.
-        methods: names of the zoo with options behind them, `"super_adam tau=0.1"`, parts as in JSON if they have options
-            of their own, `'adam schedule={"type": "Constant", "alpha": 0.2}'`; a name for the tables may come first,
+        methods: names of the zoo with options behind them, `"super_adam tau=0.1"`, parts that have options of their own
+            as in JSON, `'adam schedule={"type": "Constant", "alpha": 0.2}'`; a name for the tables may come first,
             `"mine: super_adam tau=0.1"`. `"paper"` is all of the paper's. AdamW is always among them.
         scale: "tiny", "laptop" or "paper".
         trials: of each method, on each task.
@@ -88,7 +89,18 @@ def compare(
         task_file=task_file,
         data_dir=data_dir,
     )
-    return carry_out(plan, place_of(plan, out), storage, jobs)
+    folder = place_of(plan, out)
+    results = carry_out(plan, folder, storage, jobs)
+    report(results, folder)
+    return results
+
+
+def report(results: Results, folder: Path) -> str:
+    """Write report.html and report.md, and return the verdict."""
+    name = "superadam.lab.compare.report"
+    if importlib.util.find_spec(name) is None:
+        return ""
+    return str(importlib.import_module(name).write(results, folder).text)
 
 
 def place_of(plan: Plan, out: str | Path | None) -> Path:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from superadam.lab.compare.records import Plan, Record, final_loss
+from superadam.lab.compare.records import Plan, Record
 
-__all__ = ["Job", "best", "needed", "quiet", "scores"]
+__all__ = ["Job", "best", "final_loss", "needed", "quiet", "scores"]
 
+SOBOL = 4  # the scrambling among the first few hundred that leaves the smallest gaps between 5 to 16 points on a line
 TPE_STARTUP = 4  # trials before the sampler "tpe" looks at results
 
 Options = dict[str, Any]
@@ -41,7 +42,7 @@ class Job:
 
 
 def needed(plan: Plan, done: Iterable[Record]) -> list[Job]:
-    """All runs that can be named by now, in the plan's order: those of tuning, and of the report where tuning is done."""
+    """All runs that can be named by now, in the plan's order: tuning, and the report where tuning is done."""
     found: dict[Place, list[Record]] = {(task, method): [] for task in plan.tasks for method in plan.methods}
     for record in done:
         if (record.task, record.method) in found:
@@ -55,6 +56,17 @@ def needed(plan: Plan, done: Iterable[Record]) -> list[Job]:
             i, options = chosen
             jobs += [Job(task, method, "report", i, seed, tuple(options.items())) for seed in plan.report_seeds]
     return jobs
+
+
+def final_loss(rows: list[dict[str, Any]]) -> float:
+    """What a run is judged by: its last validation loss; the training loss where a task has none; ∞ if it diverged.
+
+    >>> final_loss([{"valid_loss": 2.0, "train_loss": 1.0}, {"valid_loss": None, "train_loss": 1.0}])
+    inf
+    """
+    last = rows[-1] if rows else {}
+    loss = last.get("valid_loss" if "valid_loss" in last else "train_loss")
+    return math.inf if loss is None or not math.isfinite(loss) else float(loss)
 
 
 def scores(plan: Plan, records: Iterable[Record]) -> dict[int, tuple[Options, float]]:
@@ -103,7 +115,7 @@ def _drawn(plan: Plan) -> list[Options]:
     sampler: optuna.samplers.BaseSampler = optuna.samplers.RandomSampler(seed=0)
     if plan.sampler == "qmc":
         with quiet():
-            sampler = optuna.samplers.QMCSampler(scramble=True, seed=0, independent_sampler=sampler)
+            sampler = optuna.samplers.QMCSampler(scramble=True, seed=SOBOL, independent_sampler=sampler)
     study = _study(sampler)
     study.ask(_distributions(plan))  # from which QMCSampler learns the space; it has no part in the sequence
     return [dict(study.ask(_distributions(plan)).params) for _ in range(plan.trials)]

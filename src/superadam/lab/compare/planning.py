@@ -12,7 +12,7 @@ from superadam.lab import own
 from superadam.lab.compare.ablations import ABLATIONS
 from superadam.lab.compare.records import Plan
 from superadam.lab.folders import Config
-from superadam.lab.tasks import find
+from superadam.lab.tasks import TASKS, find
 from superadam.parts import nearest
 
 __all__ = ["BASELINE", "SAMPLERS", "SPACE", "named", "plan_of"]
@@ -44,7 +44,7 @@ def plan_of(
     if task_file is not None:
         task_file = str(Path(task_file).resolve())
         tasks = tasks or own.load(task_file)
-        if any(task not in own.TASKS for task in tasks):
+        if any(task not in TASKS for task in tasks):
             own.load(task_file)
     if not tasks:
         raise ValueError("No task: expected names of `superadam tasks`, or a task file")

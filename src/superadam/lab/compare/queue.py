@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from superadam.lab.compare.jobs import Job, quiet
-from superadam.lab.compare.records import Plan, Record, Results, final_loss
+from superadam.lab.compare.jobs import Job, final_loss, quiet
+from superadam.lab.compare.records import Plan, Record, Results
 
 __all__ = ["BEAT", "GRACE", "Queue", "masked"]
 
@@ -81,7 +81,7 @@ class Queue:
         import optuna
         from optuna.distributions import FloatDistribution
 
-        space = {k: FloatDistribution(low, high, log=True) for k, (low, high) in self.plan.space.items()}
+        space: Any = {k: FloatDistribution(low, high, log=True) for k, (low, high) in self.plan.space.items()}
         attributes = {"job": dataclasses.asdict(job), "retries": retries}
         params = dict(job.options)
         with quiet():

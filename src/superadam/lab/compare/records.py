@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
-__all__ = ["Plan", "Record", "Results", "final_loss"]
+__all__ = ["Plan", "Record", "Results"]
 
 Row = dict[str, Any]
 
@@ -39,17 +38,6 @@ class Plan:
     """What a method is, where its name does not say it."""
     sizes: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     """By task: what differs from the sizes of the scale, such as the batch."""
-
-
-def final_loss(rows: list[Row]) -> float:
-    """What a run is judged by: its last validation loss; the training loss where a task has none; ∞ if it diverged.
-
-    >>> final_loss([{"valid_loss": 2.0, "train_loss": 1.0}, {"valid_loss": None, "train_loss": 1.0}])
-    inf
-    """
-    last = rows[-1] if rows else {}
-    loss = last.get("valid_loss" if "valid_loss" in last else "train_loss")
-    return math.inf if loss is None or not math.isfinite(loss) else float(loss)
 
 
 @dataclasses.dataclass

@@ -24,11 +24,11 @@ from superadam.lab.runs import Run, Watcher
 
 __all__ = ["config_of", "main", "run", "work"]
 
-ROWS = 20
+ROWS = 24
 WAIT = 0.3  # seconds, when there is nothing to do
 
 
-class Interrupted(Exception):
+class InterruptedRunError(Exception):
     """A signal has ended a run."""
 
 
@@ -106,7 +106,7 @@ def run(plan: Plan, job: Job) -> Record:
         traceback.print_exception(error)
         return job.record("failed", rows)
     if ended == "interrupted":
-        raise Interrupted
+        raise InterruptedRunError
     return job.record("diverged" if ended == "diverged" else "finished", rows)
 
 
@@ -135,12 +135,11 @@ def work(
         try:
             with queue.take() as taken:
                 if taken is not None:
-                    say(
-                        f"{taken.job.task}, {taken.job.method}, {taken.job.phase} {taken.job.trial}, seed {taken.job.seed}"
-                    )
-                    taken.record = run(plan, taken.job)
+                    job = taken.job
+                    say(f"{job.task}, {job.method}, {job.phase} {job.trial}, seed {job.seed}")
+                    taken.record = run(plan, job)
                     made += 1
-        except Interrupted:
+        except InterruptedRunError:
             raise KeyboardInterrupt from None
         if taken is None:
             queue.revive()
