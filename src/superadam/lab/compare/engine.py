@@ -122,20 +122,20 @@ def carry_out(
     jobs = (os.cpu_count() or 1) if jobs is None else jobs
     here = environment()
     here |= {"command": masked(here["command"]), "threads": 1, "jobs": jobs, "cores": os.cpu_count()}
-    queue = Queue(storage, name, plan, here)
-    queue.revive()
-    with Workers(storage, name, jobs, folder / "workers.log") as workers:
-        while True:
-            records = queue.records()
-            queue.put(needed(plan, records))
-            listener(queue, records)
-            if len(records) >= plan_size(plan):
-                break
-            if workers.restart():
-                queue.revive()
-            time.sleep(POLL)
-        queue.end()
-    results = queue.results()
+    with Queue(storage, name, plan, here) as queue:
+        queue.revive()
+        with Workers(storage, name, jobs, folder / "workers.log") as workers:
+            while True:
+                records = queue.records()
+                queue.put(needed(plan, records))
+                listener(queue, records)
+                if len(records) >= plan_size(plan):
+                    break
+                if workers.restart():
+                    queue.revive()
+                time.sleep(POLL)
+            queue.end()
+        results = queue.results()
     results.write(folder / RESULTS)
     return results
 
@@ -163,8 +163,7 @@ class Workers:
         for process in self._processes:
             if kind is not None:
                 process.kill()
-            assert process.stdin is not None
-            process.stdin.close()
+            _close(process)
         for process in self._processes:
             process.wait()
 
@@ -191,5 +190,11 @@ class Workers:
         if self._deaths > 3 * max(1, self._jobs):
             raise RuntimeError(f"Workers die again and again. What they said is in {self._log}")
         for i in dead:
+            _close(self._processes[i])
             self._processes[i] = self._start()
         return len(dead)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()

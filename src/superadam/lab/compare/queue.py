@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from superadam.lab.compare.jobs import Job, final_loss, quiet
 from superadam.lab.compare.records import Plan, Record, Results
@@ -67,6 +67,16 @@ class Queue:
             differ = ", ".join(f"{k} ({there[k]} there, {here[k]} here)" for k in here if here[k] != there[k])
             raise ValueError(f"There is another comparison of the name {self.name!r}, that differs in {differ}")
         self._study.set_user_attr("ended", False)
+
+    def close(self) -> None:
+        """Let go of the data base."""
+        self._storage.engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     # ------------------------------------------------------------------------------------------------ to be done
 

@@ -126,25 +126,32 @@ def work(
         say: is told of each run.
     """
     torch.set_num_threads(1)  # sums over threads depend on their number, and runs are many
-    queue, made = Queue(storage, name), 0
-    plan = queue.plan
-    plan.task_file, plan.data_dir = task_file or plan.task_file, data_dir or plan.data_dir
-    if plan.task_file is not None:
-        own.load(plan.task_file)
-    while not queue.ended:
-        try:
-            with queue.take() as taken:
-                if taken is not None:
-                    job = taken.job
-                    say(f"{job.task}, {job.method}, {job.phase} {job.trial}, seed {job.seed}")
-                    taken.record = run(plan, job)
-                    made += 1
-        except InterruptedRunError:
-            raise KeyboardInterrupt from None
-        if taken is None:
-            queue.revive()
-            time.sleep(WAIT)
+    with Queue(storage, name) as queue:
+        plan = queue.plan
+        plan.task_file, plan.data_dir = task_file or plan.task_file, data_dir or plan.data_dir
+        if plan.task_file is not None:
+            own.load(plan.task_file)
+        made = 0
+        while not queue.ended:
+            if (job := _one(queue, plan, say)) is None:
+                queue.revive()
+                time.sleep(WAIT)
+            made += job is not None
     return made
+
+
+def _one(queue: Queue, plan: Plan, say: Callable[[str], None]) -> Job | None:
+    """Make one run, if there is one."""
+    try:
+        with queue.take() as taken:
+            if taken is None:
+                return None
+            job = taken.job
+            say(f"{job.task}, {job.method}, {job.phase} {job.trial}, seed {job.seed}")
+            taken.record = run(plan, job)
+            return job
+    except InterruptedRunError:
+        raise KeyboardInterrupt from None
 
 
 def main() -> None:

@@ -1,0 +1,61 @@
+"""A comparison that costs next to nothing: a line through points, from a task file."""
+
+import dataclasses
+
+from superadam.lab.compare.engine import plan_size
+from superadam.lab.compare.jobs import needed
+from superadam.lab.compare.planning import plan_of
+from superadam.lab.compare.queue import Queue
+from superadam.lab.compare.worker import run
+
+FILE = """
+import os, time
+import torch
+from torch import nn
+from superadam import lab
+
+draw = torch.Generator().manual_seed(0)
+x = torch.randn(200, 5, generator=draw)
+y = x @ torch.arange(5.0) + 0.3 * torch.randn(200, generator=draw)
+
+def loss(model, x, y):
+    if os.path.exists({slow!r}):
+        time.sleep(0.05)
+    return (model(x).squeeze(1) - y).square().mean()
+
+lab.task(
+    "line",
+    model=lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.1), nn.Linear(8, 1)),
+    data={{"train": (x[:100], y[:100]), "valid": (x[100:150], y[100:150]), "test": (x[150:], y[150:])}},
+    loss=loss,
+    batch=20,
+    epochs=6,
+)
+"""
+METHODS = ["adamw", "super_adam tau=1", "mine: super_adam tau=0.1"]
+
+
+def small_plan(folder, **options):
+    """A plan of 3 methods × (2 trials + 2 seeds). Runs are slow while the file `slow` is in the folder."""
+    path = folder / "line_task.py"
+    path.write_text(FILE.format(slow=str(folder / "slow")))
+    return plan_of(["line"], METHODS, **{"trials": 2, "seeds": 2, "task_file": path, **options})
+
+
+def alone(plan, path):
+    """The whole comparison in this process, without a worker."""
+    with Queue(f"sqlite:///{path}", "alone", plan) as queue:
+        while len(records := queue.records()) < plan_size(plan):
+            queue.put(needed(plan, records))
+            with queue.take() as taken:
+                taken.record = run(plan, taken.job)
+        return queue.results()
+
+
+def numbers(results):
+    """All that must not depend on who made the runs, nor when."""
+    found = dataclasses.asdict(results)["records"]
+    for record in found:
+        for row in record["rows"]:
+            del row["seconds"]
+    return found

@@ -1,0 +1,130 @@
+"""Comparisons by several processes, some of which are killed: always the same table."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from comparing import alone, numbers, small_plan
+
+from superadam.lab.compare.engine import carry_out
+from superadam.lab.compare.queue import Queue
+
+COMMAND = [sys.executable, "-c", "from superadam.cli import main; main()"]
+BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) if os.path.isdir("/usr/lib/postgresql") else []
+
+
+def running(queue):
+    """The processes that make runs now."""
+    trials = queue._trials(queue._states.RUNNING)
+    return [trial.user_attrs["worker"]["pid"] for trial in trials if "worker" in trial.user_attrs]
+
+
+def wait_for(found, seconds=60):
+    end = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < end, "in vain"
+        time.sleep(0.05)
+    return value
+
+
+def test_two_processes_make_the_table_of_one_and_one_that_is_killed_loses_nothing(tmp_path):
+    plan, slow, killed = small_plan(tmp_path), tmp_path / "slow", []
+    slow.touch()
+
+    def kill(queue, records):
+        if not killed and len(processes := running(queue)) == 2:
+            os.kill(processes[0], signal.SIGKILL)
+            slow.unlink()
+            killed.append(processes[0])
+
+    results = carry_out(plan, tmp_path / "out", jobs=2, listener=kill)
+    assert numbers(results) == numbers(alone(plan, tmp_path / "alone.db"))
+    with Queue(f"sqlite:///{tmp_path / 'out' / 'comparison.db'}", "out") as queue:
+        failed = queue._trials(queue._states.FAIL)
+        assert [trial.user_attrs["worker"]["pid"] for trial in failed] == killed
+        assert len(queue._trials()) == len(results.records) + 1
+
+
+def test_a_comparison_that_is_killed_and_restarted_gives_the_same_table(tmp_path):
+    plan, slow = small_plan(tmp_path), tmp_path / "slow"
+    out = tmp_path / "out"
+    args = ["compare", "--task-file", plan.task_file, "--trials", "2", "--seeds", "2", "--jobs", "1", "--out", str(out)]
+    args += [f"--methods={plan.compositions.get(name, name)}" for name in plan.methods[1:2]]
+    args += [f"--methods=mine: {plan.compositions['mine']}"]
+    slow.touch()
+    process = subprocess.Popen([*COMMAND, *args], stdout=subprocess.DEVNULL)
+    database = out / "comparison.db"
+    wait_for(database.exists)
+    (worker,) = wait_for(lambda: begun(database))
+    process.kill()
+    process.wait()
+    wait_for(lambda: not Path(f"/proc/{worker}").exists())  # it has noticed
+    slow.unlink()
+
+    results = carry_out(plan, out, jobs=1)
+    assert numbers(results) == numbers(alone(plan, tmp_path / "alone.db"))
+
+
+def begun(database):
+    """Who makes runs, as soon as there is such a comparison."""
+    try:
+        with Queue(f"sqlite:///{database}", "out") as queue:
+            return running(queue)
+    except (KeyError, ValueError):
+        return []
+
+
+@pytest.fixture
+def postgres(tmp_path):
+    """A server of its own, on loopback."""
+    if not BINARIES and shutil.which("initdb") is None:
+        pytest.skip("PostgreSQL is not installed")
+    where = f"{BINARIES[-1]}/" if BINARIES else ""
+    user = []
+    data = Path(f"/tmp/superadam-pg-{os.getpid()}")
+    data.mkdir()
+    if os.geteuid() == 0:  # which initdb refuses to run as
+        user = ["runuser", "-u", "nobody", "--"]
+        shutil.chown(data, "nobody")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def call(*command):
+        subprocess.run([*user, *command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+
+    cluster = str(data / "cluster")
+    try:
+        call(f"{where}initdb", "-D", cluster, "-U", "lab", "--auth=trust", "-E", "UTF8", "--no-sync")
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={data} -c fsync=off"
+        call(f"{where}pg_ctl", "-D", cluster, "-o", options, "-l", str(data / "log"), "-w", "start")
+        yield f"postgresql://lab:secret@127.0.0.1:{port}/postgres"
+        call(f"{where}pg_ctl", "-D", cluster, "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def test_workers_anywhere_join_through_postgresql(tmp_path, postgres):
+    pytest.importorskip("psycopg", reason="comes with superadam[postgres]")
+    plan, workers = small_plan(tmp_path), []
+
+    def start(queue, records):
+        if not workers:
+            workers.extend(
+                subprocess.Popen([*COMMAND, "worker", postgres, "out"], stdout=subprocess.PIPE, text=True)
+                for _ in range(2)
+            )
+
+    results = carry_out(plan, tmp_path / "out", postgres, jobs=0, listener=start)
+    said = [worker.communicate(timeout=60)[0] for worker in workers]
+    made = [int(text.rsplit("ended; ", 1)[1].split()[0]) for text in said]
+    assert sum(made) == len(results.records)
+    assert min(made) > 0
+    assert numbers(results) == numbers(alone(plan, tmp_path / "alone.db"))
+    assert not (tmp_path / "out" / "comparison.db").exists()
