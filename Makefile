@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Two test workers, one thread each: tests are many and small.
 WORKERS ?= 2
 
-.PHONY: help demo test test-slow lint format docs clean
+.PHONY: help chromium demo test test-slow lint format docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -21,10 +21,16 @@ $(VENV)/%.stamp: $(VENV)/base.stamp
 	$(BIN)/python -m pip install --quiet -e '.[$*]'
 	touch $@
 
-demo: $(VENV)/lab.stamp  ## compare optimizers on embedded data, and draw the curves
-	$(BIN)/python examples/demo.py
+demo: $(VENV)/lab.stamp  ## compare the paper's optimizers and AdamW on embedded data: a verdict and a report
+	rm -rf demo-report
+	$(BIN)/superadam compare digits-mlp digits-cnn --scale tiny --out demo-report
 
-test: $(VENV)/test.stamp lint  ## lint, types, tests, coverage
+# Tests look at reports in Chromium; without one they are skipped.
+chromium:
+	@command -v chromium >/dev/null || { apt-get update -q && apt-get install -y -q chromium; } >/dev/null 2>&1 \
+		|| echo "Chromium is not there and cannot be installed: tests that need it are skipped."
+
+test: $(VENV)/test.stamp lint chromium  ## lint, types, tests, coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --cov --cov-report=term
 
 test-slow: $(VENV)/slow.stamp  ## the tests marked slow

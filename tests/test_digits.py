@@ -2,8 +2,9 @@
 
 import pytest
 
-from demo import digits, train
-from superadam import SuperAdam, matrices
+from superadam import matrices
+from superadam.lab.compare.worker import Light
+from superadam.lab.folders import Config
 
 # A sensible learning rate: γ scales with H, which for the scalar matrices is a norm over all parameters.
 SETTINGS = [
@@ -23,8 +24,7 @@ SETTINGS = [
 @pytest.mark.parametrize(("matrix", "tau", "lr"), SETTINGS, ids=lambda v: getattr(type(v), "__name__", v))
 def test_learns_digits(matrix, tau, lr):
     """Above 95% test accuracy in 1,500 gradient evaluations of 32 images."""
-    train_set, _, test_set = digits()
-    curve = train(
-        lambda model: SuperAdam(model, lr=lr, tau=tau, matrix=matrix), train_set, test_set, seed=0, evaluations=1500
-    )
-    assert curve[-1][2] > 0.95
+    options = {"matrix": matrix, "tau": tau, "lr": lr}
+    run = Light(Config("digits-mlp", "super_adam", options=options, budget_evals=1500))
+    assert run.train() == "finished"
+    assert run.folder.rows[-1]["test_accuracy"] > 0.95

@@ -25,7 +25,7 @@ CHUNK = 500  # images at a time where nothing is learned
 MEASURED = 10_000  # images of the training set that are measured, at the most
 FULL = 2_000  # images of the fixed subset whose full gradient is taken, at the most
 FULL_WORDS = 20_000
-LESS, LESS_WORDS = 2_000, 10_000  # of each split, where there are runs by the hundred
+LESS, LESS_WORDS = 2_000, 5_000  # of each split, where there are runs by the hundred
 FRESH = 1_000_000  # epochs from here on are for the monitor
 
 # A loss, and what the model carries into the next batch: an LSTM's state, or None.
@@ -71,7 +71,7 @@ class Problem:
         return data.batches(self.source, self.batch, seed=self.seed, epoch=epoch, **options)  # type: ignore[arg-type]
 
     def measure_less(self) -> None:
-        """From now on measure a fixed part of each split, for runs by the hundred: 2,000 images, 10,000 words."""
+        """From now on measure a fixed part of each split, for runs by the hundred: 2,000 images, 5,000 words."""
 
     def loss(self, batch: Any, memory: Any = None) -> Evaluated:
         """f(x; ξ), with the same `memory` in both evaluations of a batch."""

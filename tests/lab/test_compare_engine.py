@@ -1,0 +1,362 @@
+"""What a comparison promises about its runs."""
+
+import dataclasses
+import json
+import math
+import signal
+import sqlite3
+
+import pytest
+from comparing import alone, numbers, small_plan
+from typer.testing import CliRunner
+
+from superadam.cli import app
+from superadam.lab import own, tasks
+from superadam.lab.compare.ablations import ABLATIONS, BiasCorrectedPaper
+from superadam.lab.compare.jobs import Job, best, final_loss, needed, scores
+from superadam.lab.compare.planning import plan_of
+from superadam.lab.compare.queue import RETRIES, Queue
+from superadam.lab.compare.records import Plan, Results
+from superadam.lab.compare.worker import Light, config_of, run
+from superadam.lab.folders import DECAYS, Config
+from superadam.lab.methods import PAPER
+from superadam.schedules import Paper
+
+
+@pytest.fixture(autouse=True)
+def _tasks():
+    """Task files add to the tasks: forget them afterwards."""
+    kept = dict(tasks.TASKS)
+    yield
+    tasks.TASKS.clear()
+    tasks.TASKS.update(kept)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    plan = small_plan(folder)
+    return plan, alone(plan, folder / "alone.db")
+
+
+def of(results, method, phase):
+    return [r for r in results.records if (r.method, r.phase) == (method, phase)]
+
+
+def test_every_method_gets_the_same_trials_and_its_best_is_repeated_on_other_seeds(made):
+    plan, results = made
+    assert plan.methods == ["adamw", "super_adam tau=1", "mine"]
+    tried = {m: [r.options for r in of(results, m, "tune")] for m in plan.methods}
+    assert tried["mine"] == tried["adamw"] == tried["super_adam tau=1"]
+    assert all(3e-4 <= options["lr"] <= 10 for options in tried["mine"])
+    for method in plan.methods:
+        tuned, reported = of(results, method, "tune"), of(results, method, "report")
+        least = min(tuned, key=lambda r: final_loss(r.rows) if r.status == "finished" else math.inf)
+        assert [r.options for r in reported] == [least.options] * 2
+        assert {r.seed for r in tuned} == {1000}
+        assert [r.seed for r in reported] == [0, 1]
+
+
+def test_runs_have_equal_evaluations_the_same_start_and_rows_at_the_same_places(made):
+    plan, results = made
+    budget = plan.budget_evals["line"]
+    assert budget == 6 * 5
+    for seed in plan.report_seeds:
+        runs = [r for r in results.records if r.seed == seed]
+        assert len({r.rows[0]["valid_loss"] for r in runs}) == 1
+        assert {r.rows[-1]["gradient_evaluations"] for r in runs} == {budget, budget - 1}
+    (adamw, *_), (two, *_) = of(results, "adamw", "report"), of(results, "super_adam tau=1", "report")
+    assert len(adamw.rows) == 25
+    seen = [r["gradient_evaluations"] for r in two.rows]
+    assert seen == [0, *range(1, budget, 2)]
+    assert all("test_loss" in row and "monitor" not in row for row in adamw.rows)
+
+
+def test_the_lr_is_decayed_by_gradient_evaluations_for_all_methods_alike(made):
+    plan, results = made
+    for method in plan.methods:
+        record = of(results, method, "report")[0]
+        used = [0, *(row["gradient_evaluations"] for row in record.rows)]
+        steps = {row["gradient_evaluations"]: row["lr"] for row in record.rows[1:]}
+        two = method != "adamw"
+        for after, lr in steps.items():
+            before = max(0, after - (2 if two else 1))
+            expected = record.options["lr"] * (1 + math.cos(math.pi * before / 30)) / 2
+            assert lr == pytest.approx(expected, rel=1e-12), (method, used)
+
+
+def test_results_can_be_written_and_read_and_so_can_half_of_them(made, tmp_path):
+    _, results = made
+    for some in (results, dataclasses.replace(results, records=results.records[:3])):
+        some.write(tmp_path / "results.json")
+        assert numbers(Results.read(tmp_path / "results.json")) == numbers(some)
+
+
+def test_what_the_record_of_a_comparison_needs_is_in_the_data_base_alone(made, tmp_path):
+    plan, results = made
+    found = alone(plan, tmp_path / "again.db")  # made again, from another file
+    assert numbers(found) == numbers(results)
+    assert sqlite3.connect(tmp_path / "again.db").execute("select count(*) from trials").fetchone() == (12,)
+
+
+# ------------------------------------------------------------------------------------------------ what is chosen
+
+
+def record(trial, loss, seed=1000, status="finished", lr=0.1):
+    return Job("digits-mlp", "adamw", "tune", trial, seed, (("lr", lr),)).record(status, [{"valid_loss": loss}])
+
+
+def test_the_best_is_the_least_mean_over_tuning_seeds_divergence_is_worst_and_ties_go_to_the_first():
+    plan = Plan(["digits-mlp"], ["adamw"], trials=4, tuning_seeds=[1000, 1001])
+    losses = {0: (2.0, 2.0), 1: (1.0, 1.5), 2: (1.5, 1.0), 3: (0.1, 0.1)}
+    records = [record(i, x, 1000 + s) for i, pair in losses.items() for s, x in enumerate(pair)]
+    assert best(plan, records)[0] == 3
+    records[-1].status = "diverged"
+    assert best(plan, records)[0] == 1
+    assert scores(plan, records)[3][1] == math.inf
+    assert best(plan, records[:-1]) is None
+    assert best(plan, [*records[::-1]])[0] == 1
+
+
+def test_where_all_diverge_the_first_is_repeated():
+    plan = Plan(["digits-mlp"], ["adamw"], trials=2)
+    assert best(plan, [record(i, None, status="diverged") for i in range(2)])[0] == 0
+
+
+@pytest.mark.parametrize("sampler", ["qmc", "random", "tpe"])
+def test_trials_depend_on_the_plan_and_on_results_alone(sampler):
+    plan = Plan(["digits-mlp"], ["adamw", "sgd"], trials=6, sampler=sampler, space={"lr": (1e-3, 1.0)})
+
+    def tried():
+        records = []
+        while len(records) < 6:
+            known = {Job.of(r) for r in records}
+            jobs = [j for j in needed(plan, records) if j.method == "adamw" and j.phase == "tune" and j not in known]
+            records += [
+                j.record("finished", [{"valid_loss": abs(math.log(dict(j.options)["lr"] / 0.03))}]) for j in jobs
+            ]
+        return [r.options["lr"] for r in records]
+
+    first = tried()
+    assert first == tried()
+    assert len(set(first)) == 6
+    assert all(1e-3 <= lr <= 1 for lr in first)
+
+
+def test_quasi_random_learning_rates_leave_no_large_gap():
+    points = sorted(dict(j.options)["lr"] for j in needed(Plan(["digits-mlp"], ["adamw"]), []))
+    decades = [math.log10(b / a) for a, b in zip([3e-4, *points], [*points, 10.0], strict=True)]
+    assert len(points) == 9
+    assert max(decades) < 0.75
+
+
+# ------------------------------------------------------------------------------------------------ the queue
+
+
+def jobs(n):
+    return [Job("line", "adamw", "tune", i, 1000, (("lr", 0.1),)) for i in range(n)]
+
+
+def test_a_run_is_taken_once_and_what_is_given_back_is_made_again(tmp_path):
+    url, plan = f"sqlite:///{tmp_path / 'q.db'}", Plan(["line"], ["adamw"])
+    with Queue(url, "q", plan) as queue, Queue(url, "q") as other:
+        queue.put(jobs(2))
+        queue.put(jobs(2))
+        with queue.take() as a, other.take() as b:
+            assert {a.job.trial, b.job.trial} == {0, 1}
+            with queue.take() as nothing:
+                assert nothing is None
+            queue.revive()  # both workers live
+            assert len(queue.running()) == 2
+            a.record = a.job.record("finished", [{"valid_loss": 1.5, "seconds": None}])
+        assert queue.records() == [a.record]
+        with queue.take() as again:
+            assert again.job == b.job
+            again.record = again.job.record("diverged", [])
+        assert other.records() == [a.record, again.record]
+
+
+def test_a_run_whose_workers_die_again_and_again_has_failed(tmp_path):
+    with Queue(f"sqlite:///{tmp_path / 'q.db'}", "q", Plan(["line"], ["adamw"])) as queue:
+        queue.put(jobs(1))
+        for _ in range(RETRIES + 1):
+            assert queue.records() == []
+            with queue.take() as taken:
+                assert taken is not None
+        with queue.take() as taken:
+            assert taken is None
+        assert [(r.status, r.rows) for r in queue.records()] == [("failed", [])]
+
+
+def test_a_silent_worker_of_another_machine_is_taken_for_dead(tmp_path, monkeypatch):
+    monkeypatch.setattr("superadam.lab.compare.queue.GRACE", 1)
+    monkeypatch.setattr("superadam.lab.compare.queue.BEAT", 100)
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    database = tmp_path / "q.db"
+    with Queue(f"sqlite:///{database}", "q", Plan(["line"], ["adamw"])) as queue:
+        queue.put(jobs(1))
+        with queue.take():
+            queue.revive()
+            assert len(queue.running()) == 1
+            with sqlite3.connect(database) as long_ago:
+                long_ago.execute("update trial_heartbeats set heartbeat = '2020-01-01 00:00:00'")
+            queue.revive()
+            assert queue.running() == []
+        with queue.take() as again:
+            assert again.job == jobs(1)[0]
+
+
+def test_a_plan_is_not_mixed_with_another(tmp_path):
+    url = f"sqlite:///{tmp_path / 'q.db'}"
+    Queue(url, "q", Plan(["line"], ["adamw"])).close()
+    Queue(url, "q", Plan(["line"], ["adamw"])).close()
+    with pytest.raises(ValueError, match=r"differs in trials \(9 there, 7 here\)"):
+        Queue(url, "q", Plan(["line"], ["adamw"], trials=7))
+    with pytest.raises(ValueError, match="holds no comparison 'p': it holds q"):
+        Queue(url, "p")
+
+
+# ------------------------------------------------------------------------------------------------ runs
+
+
+def test_a_run_that_diverges_is_a_result(tmp_path):
+    plan = small_plan(tmp_path)
+    ended = run(plan, Job("line", "adamw", "tune", 0, 1000, (("lr", 1e30),)))
+    assert ended.status == "diverged"
+    assert final_loss(ended.rows) == math.inf
+    json.dumps(ended.rows, allow_nan=False)
+
+
+def test_a_run_that_raises_is_a_result_and_says_why(tmp_path, capfd):
+    plan = small_plan(tmp_path)
+    plan.compositions["broken"] = "adamw betas=[2, 0.9]"
+    ended = run(plan, Job("line", "broken", "tune", 0, 1000, (("lr", 0.1),)))
+    assert (ended.status, ended.rows) == ("failed", [])
+    assert "Invalid beta parameter" in capfd.readouterr().err
+
+
+def test_a_signal_gives_a_run_back(tmp_path, monkeypatch):
+    plan = small_plan(tmp_path)
+    step = Light._step
+
+    def interrupted(self, batch):
+        signal.raise_signal(signal.SIGTERM)
+        return step(self, batch)
+
+    with Queue(f"sqlite:///{tmp_path / 'q.db'}", "q", plan) as queue:
+        queue.put(jobs(1))
+        monkeypatch.setattr(Light, "_step", interrupted)
+        from superadam.lab.compare import worker
+
+        with pytest.raises(KeyboardInterrupt):
+            worker.work(f"sqlite:///{tmp_path / 'q.db'}", "q")
+        monkeypatch.undo()
+        with queue.take() as again:
+            assert again.job == jobs(1)[0]
+
+
+def test_other_masks_make_the_two_gradients_of_a_batch_differ_by_more_than_the_move(tmp_path):
+    """At lr = 0 the point stays, so that with the same masks both gradients are the same."""
+    plan = small_plan(tmp_path)
+
+    def losses(method):
+        one = Light(
+            config_of(dataclasses.replace(plan, compositions={}), Job("line", method, "tune", 0, 0, (("lr", 0.0),)))
+        )
+        seen, loss = [], one.problem.loss
+        one.problem.loss = lambda batch, memory=None: seen.append(loss(batch, memory)) or seen[-1]
+        one.train()
+        values = [found[0].item() for found in seen][1:]
+        return list(zip(values[::2], values[1::2], strict=True))
+
+    assert all(a == b for a, b in losses("super_adam tau=1"))
+    assert all(a != b for a, b in losses("super_adam tau=1 replay=false"))
+
+
+# ------------------------------------------------------------------------------------------------ plans
+
+
+def test_the_default_is_the_paper_and_adamw_and_ablations_are_added():
+    plan = plan_of(["digits-mlp"], scale="tiny")
+    assert plan.methods == ["adamw", *PAPER]
+    assert plan.budget_evals == {"digits-mlp": 15 * 32}
+    more = plan_of(["digits-mlp"], [], scale="tiny", ablations=True)
+    assert more.methods == ["adamw", *ABLATIONS]
+    assert [BiasCorrectedPaper().mu_t(t, 0.0) for t in (1, 50)] == [Paper().mu_t(t, 0.0) for t in (1, 50)]
+
+
+COMPOSITIONS = [
+    'super_adam schedule={"type": "Constant", "alpha": 0.1}',
+    'super_adam schedule=BiasCorrected matrix={"type": "SecondMoment", "bias_correction": true}',
+    'super_adam tau=0.1 schedule={"type":"Constant","alpha":0.2}',
+    'super_adam estimator={"type": "Averaged", "tau": 1.0, "beta": 0.9, "guard": 2.0, "own": false}',
+    'super_adam estimator={"type": "Corrected", "tau": 0.05, "alpha": 0.1, "bound": null, "previous_batch": true}',
+    "adamw estimator=Transport",
+    "super_adam matrix=Belief",
+    "super_adam tau=1 matrix=Yogi clip=1.0",
+    "mars_approx gamma=0.05 betas=[0.9, 0.99]",
+]
+
+
+def test_compositions_can_be_said(made):
+    plan = plan_of(
+        ["line"],
+        [f"c{i}: {text}" for i, text in enumerate(COMPOSITIONS)],
+        sizes={"batch": 50},
+        task_file=made[0].task_file,
+    )
+    assert list(plan.compositions.values()) == COMPOSITIONS
+    assert plan.budget_evals == {"line": 6 * 2}
+
+
+@pytest.mark.parametrize(
+    ("args", "suggestion"),
+    [
+        (("digits-mpl",), "did you mean 'digits-mlp'?"),
+        (("digits-mlp", "--methods", "adan"), "did you mean 'adam'?"),
+        (("digits-mlp", "--methods", "a: adam", "--methods", "a: sgd"), "Two methods of the name 'a'"),
+        (("digits-mlp", "--methods", "super_adam matrix=Beleif"), "did you mean 'Belief'?"),
+        (("simplex-regression", "--methods", "adam_plus"), "simplex-regression with adam_plus"),
+        (("digits-mlp", "--sampler", "qcm"), "did you mean 'qmc'?"),
+        (("digits-mlp", "--decay", "cosin"), "did you mean 'cosine'?"),
+        (("digits-mlp", "--tune", "lr=1"), "expected key=low:high"),
+        (("digits-mlp", "--tune", "lr=1:0.1"), "expected 0 < low < high"),
+        (("digits-mlp", "--tune", "lrr=1:2"), "did you mean 'lr'?"),
+        (("digits-mlp", "--size", "bacth=2"), "did you mean 'batch'?"),
+        ((), "No task"),
+        (("--task-file", "nothing.py"), "no task file nothing.py"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_before_anything_is_run(tmp_path, monkeypatch, args, suggestion):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["compare", "--scale", "tiny", *args])
+    assert result.exit_code == 2, result.output
+    assert suggestion in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------------------------------ own tasks, decay
+
+
+def test_a_task_file_without_a_task_is_refused(tmp_path):
+    path = tmp_path / "empty.py"
+    path.write_text("x = 1\n")
+    with pytest.raises(ValueError, match="defines no task"):
+        own.load(path)
+
+
+def test_tensors_of_a_split_must_belong_together():
+    import torch
+
+    with pytest.raises(ValueError, match="one row for each example"):
+        own.Tensors((torch.zeros(3), torch.zeros(4)))
+
+
+def test_decays_start_at_one_and_end_at_zero():
+    for name in ("cosine", "linear"):
+        assert DECAYS[name](0.0) == 1
+        assert DECAYS[name](1.0) == pytest.approx(0, abs=1e-15)
+        assert DECAYS[name](0.5) == pytest.approx(0.5)
+    assert DECAYS["warmup-cosine"](0.0) < 0.05 < 0.9 < DECAYS["warmup-cosine"](0.1)
+    with pytest.raises(ValueError, match="needs an end that is known"):
+        Config("digits-mlp", decay="cosine", budget_seconds=1.0)
