@@ -1,6 +1,7 @@
 """What a comparison promises about its runs."""
 
 import dataclasses
+import io
 import json
 import math
 import signal
@@ -8,12 +9,13 @@ import sqlite3
 
 import pytest
 import torch
-from comparing import alone, numbers, small_plan
+from comparing import METHODS, alone, numbers, small_plan
+from rich.console import Console
 from typer.testing import CliRunner
 
 from superadam.cli import app
 from superadam.lab import own, tasks
-from superadam.lab.compare import worker
+from superadam.lab.compare import engine, live, worker
 from superadam.lab.compare.ablations import ABLATIONS, BiasCorrectedPaper
 from superadam.lab.compare.jobs import Job, best, final_loss, needed, scores
 from superadam.lab.compare.planning import plan_of
@@ -324,6 +326,76 @@ def test_what_cannot_be_compared_is_said_before_anything_is_run(tmp_path, monkey
     assert result.exit_code == 2, result.output
     assert suggestion in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------------------------------ what is seen
+
+
+@pytest.fixture
+def command(made, tmp_path, monkeypatch):
+    """The comparison as a command, whose runs are made already."""
+    plan, results = made
+
+    def carry_out(asked, folder, storage, jobs, listener):
+        assert (asked, storage, jobs) == (plan, None, 3)
+        folder.mkdir()
+        listener(None, results.records[:5])
+        listener(None, results.records)
+        return results
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(engine, "carry_out", carry_out)
+    monkeypatch.setattr(engine, "report", lambda results, folder: "AdamW it is.")
+    args = ["compare", "--task-file", plan.task_file, "--trials=2", "--seeds=2", "--jobs=3", "--out=here"]
+    args += [f"--methods={m}" for m in METHODS[1:]]
+    return lambda: CliRunner().invoke(app, args)
+
+
+def test_the_command_ends_with_the_verdict_and_the_path(command):
+    ended = command()
+    assert ended.exit_code == 0, ended.output
+    first, *lines = ended.stdout.splitlines()
+    assert first == "3 methods, 2 trials and 2 seeds each, 12 runs into here; gradient evaluations of a run: line 30"
+    assert lines[:2] == ["5 of 12 runs", "12 of 12 runs, about 0 s left"]
+    assert lines[2:] == ["AdamW it is.", "Report: here/report.html; the numbers: here/results.json"]
+
+
+def test_without_reports_the_command_ends_with_a_table(command, monkeypatch):
+    monkeypatch.setattr(engine, "report", lambda results, folder: "")
+    assert "2/2 · " in command().stdout
+
+
+def test_ctrl_c_says_how_to_go_on(command, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "carry_out", interrupted)
+    ended = command()
+    assert ended.exit_code == 130
+    assert "The same command goes on with here" in ended.stdout
+
+
+def test_the_table_on_a_terminal_keeps_up_to_date(made):
+    plan, results = made
+    console = Console(force_terminal=True, width=120, file=io.StringIO())
+    with live.Shown(console, plan) as shown:
+        for n in (0, 1, 5, 12):
+            shown(None, results.records[:n])
+    text = console.file.getvalue()
+    for part in ("…", "1/2 · ", "2/2 · ", " · 1/2", " · 2/2", "12 of 12 runs", "mine"):
+        assert part in text
+    assert [live._time(t) for t in (9.0, 600.0, 9000.0)] == ["9 s", "10 min", "2.5 h"]
+
+
+def test_a_worker_ends_with_the_comparison(made, tmp_path):
+    url = f"sqlite:///{tmp_path / 'q.db'}"
+    with Queue(url, "q", made[0]) as queue:
+        queue.end()
+    ended = CliRunner().invoke(app, ["worker", url, "q"])
+    assert ended.stdout == "The comparison has ended; 0 runs were made here.\n"
+    wrong = CliRunner().invoke(app, ["worker", url, "p"])
+    assert wrong.exit_code == 2
+    assert "holds no comparison 'p': it holds q" in wrong.stderr
 
 
 # ------------------------------------------------------------------------------------------------ own tasks, decay

@@ -26,7 +26,8 @@ def test_train_resume_and_plot(command, tmp_path):
     assert "hidden 16, rows 64, batch 32, epochs 2" in made.stdout
     folder = "runs/digits-mlp-adam-seed0"
     assert f"superadam plot {folder}" in made.stdout
-    assert json.loads((tmp_path / folder / "config.json").read_text())["options"] == {"lr": 0.01, "betas": [0.8, 0.9]}
+    config = json.loads((tmp_path / folder / "config.json").read_text())
+    assert config["options"] == {"lr": 0.01, "betas": [0.8, 0.9]}
 
     done = command("resume", folder)
     assert done.exit_code == 0
@@ -109,7 +110,7 @@ def test_a_run_that_diverges_says_so(command):
     assert "not finite" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["train", "resume", "plot", "tasks", "methods"])
+@pytest.mark.parametrize("name", ["train", "resume", "plot", "tasks", "methods", "compare", "worker"])
 def test_every_command_has_help_with_an_example(command, name):
     result = command(name, "--help")
     assert result.exit_code == 0

@@ -138,6 +138,23 @@ def test_an_interrupted_run_with_another_state_goes_on_too(run, method):
     assert_same_run(whole, parts)
 
 
+@pytest.mark.parametrize("method", ["adam", "super_adam tau=1"])
+def test_a_decayed_learning_rate_is_a_function_of_evaluations_and_goes_on_too(run, method):
+    """The lr of a step is that before it; the recipe of the task, lr/4, is off."""
+    options = {"decay": "linear", "every": 1, "options": {"lr": 0.5}}
+    whole, parts = run("pydoc-lstm", method, **options), run("pydoc-lstm", method, Interrupt(4), **options)
+    whole.train()
+    assert parts.train() == "interrupted"
+    parts = Run(parts.folder)
+    parts.train()
+    assert_same_run(whole, parts)
+    measured = rows(whole.folder.path)
+    used = [row["gradient_evaluations"] for row in measured]
+    all_ = whole.step * (2 if whole.opt.two_point else 1)
+    expected = [0.5 * (1 - before / all_) for before in used[:-1]]
+    assert [row["lr"] for row in measured[1:]] == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_a_process_that_is_stopped_from_outside_loses_nothing(run, tmp_path, number):
     path = tmp_path / "stopped"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -36,7 +37,7 @@ def task(
         name: what it is called.
         model: makes the model. It is called once for each run, with torch's generator set to the run's seed.
         data: tensors by split: "train" and, if there are any, "valid" and "test". What has one row for each example in
-            each of its tensors; or what returns it.
+            each of its tensors; or what returns it, called once in a process.
         loss: of model, *tensors: the mean over the rows at hand.
         score: of the same, measured beside the loss, such as the accuracy.
         batch: rows in a batch.
@@ -55,9 +56,10 @@ def task(
     1
     """
 
+    read: Callable[[], Data] = functools.cache(data) if callable(data) else lambda: data
+
     def build(folder: Path | None, seed: int, batch: int) -> Problem:
-        found = data() if callable(data) else data
-        return Supervised(model(), found, loss, score, seed, batch, **options)
+        return Supervised(model(), read(), loss, score, seed, batch, **options)
 
     sizes = {"batch": batch, "epochs": epochs}
     TASKS[name] = Task(name, description or "a task of your own", "its own", build, dict.fromkeys(SCALES, sizes))

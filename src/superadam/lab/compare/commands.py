@@ -44,6 +44,7 @@ def compare(
     ablations: Annotated[bool, typer.Option("--ablations", help="Add what keeps the comparison honest.")] = False,
     task_file: Annotated[Path | None, typer.Option(help="A Python file with a task of your own.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data are, for tasks that need some.")] = None,
+    device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="The folder. Default: one in comparisons/.")] = None,
 ) -> None:
     """Which optimizer for these tasks, and is the difference real?
@@ -72,6 +73,7 @@ def compare(
             ablations=ablations,
             task_file=task_file,
             data_dir=data_dir,
+            device=device,
         )
         folder = engine.place_of(plan, out)
         budget = ", ".join(f"{task} {n}" for task, n in plan.budget_evals.items())

@@ -43,6 +43,7 @@ def compare(
     ablations: bool = False,
     task_file: str | Path | None = None,
     data_dir: str | Path | None = None,
+    device: str = "cpu",
     jobs: int | None = None,
     storage: str | None = None,
     out: str | Path | None = None,
@@ -69,6 +70,7 @@ def compare(
         ablations: add those of `superadam.lab.compare.ablations`.
         task_file: a Python file that calls `superadam.lab.task`.
         data_dir: where data are that are not embedded.
+        device: where every run computes.
         jobs: worker processes on this machine, each with one thread; by default, one for each core.
         storage: sqlite:///… or postgresql://…; by default a file in `out`.
         out: the folder; by default one in comparisons/.
@@ -88,6 +90,7 @@ def compare(
         ablations=ablations,
         task_file=task_file,
         data_dir=data_dir,
+        device=device,
     )
     folder = place_of(plan, out)
     results = carry_out(plan, folder, storage, jobs)

@@ -39,6 +39,7 @@ def plan_of(
     ablations: bool = False,
     task_file: str | Path | None = None,
     data_dir: str | Path | None = None,
+    device: str = "cpu",
 ) -> Plan:
     """The plan, checked: every task and every method has been made once."""
     if task_file is not None:
@@ -67,6 +68,7 @@ def plan_of(
         decay=decay,
         data_dir=None if data_dir is None else str(Path(data_dir).resolve()),
         task_file=task_file,
+        device=device,
         compositions={name: method for name, method in chosen.items() if name != method},
     )
     for task in plan.tasks:

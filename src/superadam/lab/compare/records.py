@@ -38,6 +38,7 @@ class Plan:
     """What a method is, where its name does not say it."""
     sizes: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     """By task: what differs from the sizes of the scale, such as the batch."""
+    device: str = "cpu"
 
 
 @dataclasses.dataclass

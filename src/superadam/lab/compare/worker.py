@@ -88,6 +88,7 @@ def config_of(plan: Plan, job: Job) -> Config:
         plan.scale,
         options=dict(job.options),
         seed=job.seed,
+        device=plan.device,
         data_dir=plan.data_dir,
         budget_evals=plan.budget_evals[job.task],
         decay=plan.decay,
