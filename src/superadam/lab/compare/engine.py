@@ -22,7 +22,7 @@ from superadam.lab.folders import environment
 __all__ = ["RESULTS", "carry_out", "compare", "place_of", "report"]
 
 RESULTS = "results.json"
-POLL = 0.5  # seconds
+POLL = 1.0  # seconds
 
 Listener = Callable[[Queue, list[Record]], None]
 
@@ -128,9 +128,12 @@ def carry_out(
     with Queue(storage, name, plan, here) as queue:
         queue.revive()
         with Workers(storage, name, jobs, folder / "workers.log") as workers:
+            known = -1
             while True:
                 records = queue.records()
-                queue.put(needed(plan, records))
+                if len(records) != known:
+                    queue.put(needed(plan, records))
+                    known = len(records)
                 listener(queue, records)
                 if len(records) >= plan_size(plan):
                     break
