@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-__all__ = ["Estimate", "Evidence", "evidence", "fisher", "holm", "mean", "paired", "student_p"]
+__all__ = ["Estimate", "Evidence", "evidence", "holm", "mean", "paired", "student_p"]
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -74,8 +74,9 @@ def paired(values: Sequence[float], least: Sequence[float] | None = None) -> Est
     student = mean(values)
     if student.n < 2:
         return student
-    resampled = np.asarray(values, dtype=np.float64)[_resamples(student.n)].mean(1)
-    low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    resampled = np.sort(np.asarray(values, dtype=np.float64)[_resamples(student.n)].mean(1))
+    below = round(RESAMPLES * (1 - LEVEL) / 2)
+    low, high = resampled[below - 1], resampled[-below]
     return Estimate(student.value, min(student.low, float(low)), max(student.high, float(high)), student.n)
 
 
@@ -86,30 +87,17 @@ class Evidence(NamedTuple):
     sign: int
 
 
-def evidence(ours: Sequence[float], theirs: Sequence[float], differences: Sequence[float]) -> Evidence | None:
-    """Whether final losses differ, paired by seed; infinite ones are of runs that did not come to their end.
+def evidence(differences: Sequence[float]) -> Evidence | None:
+    """Student's test of paired differences, two-sided; None if there are fewer than two.
 
-    Student's test of the `differences` of those pairs that are finite. Rank tests and sign flips of five pairs have no
-    p below 1/16. Where runs are lost, also Fisher's exact test of how many; then p is twice the smaller one, and a
-    lower loss of those that were not lost counts only if no more were lost than of the other. None if there are fewer
-    than two pairs.
+    Rank tests and sign flips of five pairs have no p below 1/16, so they could never tell anything.
     """
-    if len(ours) < 2:
+    if len(differences) < 2:
         return None
-    lost, lost_theirs = (sum(math.isinf(v) for v in side) for side in (ours, theirs))
-    balance = (lost > lost_theirs) - (lost < lost_theirs)
-    found = []
-    if len(differences) >= 2:
-        sign = int(np.sign(np.mean(differences)))
-        interval = paired(differences)
-        if sign * balance >= 0:
-            p = student_p(differences)
-            # Where the bootstrap's end is on the other side of 0, the normal distribution is not to be trusted.
-            found.append(Evidence(max(p, 1 - LEVEL) if interval.low <= 0 <= interval.high else p, sign))
-    if lost or lost_theirs:
-        found.append(Evidence(fisher(lost, lost_theirs, len(ours)), balance))
-    best = min(found, default=Evidence(1.0, 0))
-    return Evidence(min(1.0, best.p * (2 if lost or lost_theirs else 1)), best.sign)
+    interval = paired(differences)
+    p = student_p(differences)
+    # Where the bootstrap's end is on the other side of 0, the normal distribution is not to be trusted.
+    return Evidence(max(p, 1 - LEVEL) if interval.low <= 0 <= interval.high else p, int(np.sign(interval.value)))
 
 
 def student_p(differences: Sequence[float]) -> float:
@@ -119,11 +107,6 @@ def student_p(differences: Sequence[float]) -> float:
     if spread == 0.0:
         return 1.0 if x[0] == 0.0 else 0.0
     return float(2 * stats.t.sf(abs(float(x.mean())) * math.sqrt(len(x)) / spread, len(x) - 1))
-
-
-def fisher(lost: int, lost_theirs: int, n: int) -> float:
-    """Two-sided, for equal chances of losing a run, of n each."""
-    return float(stats.fisher_exact([[lost, n - lost], [lost_theirs, n - lost_theirs]]).pvalue)
 
 
 def holm(ps: Sequence[float]) -> list[float]:

@@ -67,11 +67,19 @@ class Comparison:
     """Corrected."""
 
     @property
-    def outcome(self) -> Literal["better", "worse", "same"]:
-        """Beyond what chance does in 1 of 20 studies."""
-        if self.evidence is None or not self.p < ALPHA or self.evidence.sign == 0:
-            return "same"
-        return "better" if self.evidence.sign < 0 else "worse"
+    def outcome(self) -> Literal["better", "worse", "lost", "same"]:
+        """Better or worse beyond what chance does in 1 of 20 studies.
+
+        Not better with more runs lost than the baseline, nor worse with fewer: the rest would be a selection. More lost
+        ones are a fact that is told as such.
+        """
+        sign = self.evidence.sign if self.evidence is not None and self.p < ALPHA else 0
+        more = self.lost - self.lost_baseline
+        if sign < 0 and more <= 0:
+            return "better"
+        if sign > 0 and more >= 0:
+            return "worse"
+        return "lost" if more > 0 else "same"
 
 
 class Trials(NamedTuple):
@@ -250,7 +258,7 @@ def _compare(method: str, tasks: list[Pairs]) -> Comparison:
             times[axis] = _ratio([t.times[axis] for t in tasks], [t.reached[axis] for t in tasks], seeds)
     lost, lost_theirs = (sum(math.isinf(v) for v in side) for side in (ours, theirs))
     made = Comparison(method, finals.exp() if relative else finals, relative, lost, lost_theirs, len(seeds), times)
-    made.evidence = evidence(ours, theirs, both)
+    made.evidence = evidence(both)
     return made
 
 

@@ -9,9 +9,9 @@ from superadam.lab.compare.records import Results
 from superadam.lab.compare.statistics import Comparison, Ratio, Statistics, analyse
 from superadam.lab.methods import PAPER
 
-__all__ = ["Finding", "Verdict", "change", "figure", "label", "losses", "multiple", "times", "verdict"]
+__all__ = ["Finding", "Verdict", "change", "figure", "label", "losses", "multiple", "probability", "times", "verdict"]
 
-OUTCOMES = ("better", "worse", "same", "none")
+OUTCOMES = ("better", "worse", "lost", "same", "none")
 WORDS = {"valid_loss": "validation loss", "train_loss": "training loss"}
 
 
@@ -21,7 +21,7 @@ class Finding:
 
     method: str
     outcome: str
-    """"better", "worse", "same" (nothing that the seeds could show) or "none" (nothing to compare)."""
+    """"better", "worse", "lost" (more runs than the baseline), "same" (no difference shown) or "none" (no runs)."""
     text: str
     """By how much, and how sure."""
 
@@ -73,6 +73,7 @@ def verdict(results: Results, found: Statistics | None = None) -> Verdict:
     headings = {
         "better": f"Better than {theirs}",
         "worse": f"Worse than {theirs}",
+        "lost": f"More runs that diverged or failed than {theirs}, and no other difference shown",
         "same": f"No difference to {theirs} that {'these ' if n > 1 else ''}{_count(n, 'seed')} could show",
         "none": f"Nothing to compare, for want of runs with the same seeds as {theirs}'s",
     }
@@ -96,9 +97,9 @@ def _findings(found: Statistics, comparisons: dict[str, Comparison]) -> list[Fin
 def _parts(c: Comparison, theirs: str) -> list[str]:
     parts = [f"final loss {losses(c)}" if c.finals.n else "no seed on which both came to the end"]
     if not math.isnan(c.p):
-        parts.append(f"p {_p(c.p)}")
+        parts.append(f"p {probability(c.p)}")
     if c.lost or c.lost_baseline:
-        parts.append(f"{c.lost} of {_count(c.n, 'run')} lost, of {theirs}'s {c.lost_baseline}")
+        parts.append(f"{c.lost} of {_count(c.n, 'seed')} lost ({theirs}: {c.lost_baseline})")
     if "gradient_evaluations" in c.times:
         parts.append(_reach(c.times["gradient_evaluations"], theirs))
     return parts
@@ -137,9 +138,8 @@ def times(ratio: Ratio) -> str:
 
 def _reach(ratio: Ratio, theirs: str) -> str:
     if ratio.reached == ratio.runs:
-        return f"{times(ratio)} times the evaluations to {theirs}'s median final loss"
-    reached = f"{ratio.reached or 'none'} of {_count(ratio.runs, 'run')}"
-    return f"{reached} reached {theirs}'s median final loss, of its own {ratio.reached_baseline}"
+        return f"{times(ratio)} times the evaluations to target"
+    return f"target reached by {ratio.reached} of {_count(ratio.runs, 'run')} ({theirs}: {ratio.reached_baseline})"
 
 
 def _count(n: int, word: str) -> str:
@@ -169,7 +169,8 @@ def figure(value: float, digits: int = 3) -> str:
     return f"{round(value, places):.{max(places, 0)}f}"
 
 
-def _p(p: float) -> str:
+def probability(p: float) -> str:
+    """With its sign of equality."""
     return "≤ 0.001" if p <= 0.001 else f"= {p:.2g}" if p < 0.995 else "= 1"
 
 
@@ -191,6 +192,8 @@ def _headline(found: Statistics, findings: list[Finding]) -> str:
     for k in ("better", "worse"):
         if kinds[k]:
             parts.append(f"{_list(kinds[k])} {'is' if len(kinds[k]) == 1 else 'are'} {k} than tuned {theirs}")
+    if kinds["lost"]:
+        parts.append(f"{_list(kinds['lost'])} lost more runs than tuned {theirs}")
     if kinds["same"]:
         parts.append(f"no difference to tuned {theirs} could be shown for {_list(kinds['same'])}")
     if not parts:
@@ -206,7 +209,8 @@ def _basis(found: Statistics, seeds: int) -> str:
         return text + "One seed has no interval."
     return (
         f"{text}In brackets: 95 % intervals. p: Student's test of the logarithms of the ratios, "
-        f"corrected for {_count(found.family, 'comparison')} by Holm's method."
+        f"corrected for {_count(found.family, 'comparison')} by Holm's method. "
+        f"Target: {label(found.baseline)}'s median final loss."
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from superadam.lab.compare.intervals import Estimate
 from superadam.lab.compare.records import Results
 from superadam.lab.compare.statistics import Comparison, Statistics, TaskStatistics
-from superadam.lab.compare.verdict import figure, label, losses, multiple, times
+from superadam.lab.compare.verdict import figure, label, losses, multiple, probability, times
 
 __all__ = ["Cell", "Line", "column", "lines", "made", "options", "reading", "subtitle", "title"]
 
@@ -125,32 +125,32 @@ def _seeds(seeds: list[int]) -> str:
 
 def reading(found: Statistics) -> list[str]:
     """How to read the report, sentence by sentence."""
-    theirs = label(found.baseline)
+    theirs, ranks = label(found.baseline), found.ranks
     said = [
         "What decides is the validation loss at the end of the run, where the schedule of the learning rate ends: the "
-        "ratio of a method's to that of " + theirs + " with the same seed, its geometric mean over seeds. Over several "
+        f"ratio of a method's to that of {theirs} with the same seed, its geometric mean over seeds. Over several "
         "tasks, each seed's ratio is the geometric mean over tasks, so that every task counts the same.",
-        "The interval holds the truth in at least 95 of 100 studies like this one: at each end it is the wider one of "
-        "Student's and the paired bootstrap's. A rank test could not tell anything with five seeds.",
-        f"“Better” and “worse” are said if p is below 0.05. It comes from Student's test of the logarithms, and is "
-        f"corrected by Holm's method for all {found.family} comparisons of this report: if no method differed at all, 19 "
-        "of 20 reports would say so. “No difference that could be shown” does not mean that there is none; the interval "
-        "says how large it could be. Intervals are not corrected, so one in twenty misses the truth.",
-        "A run is lost if it diverged or failed. Then Fisher's exact test of how many were lost is made, too, and p is "
-        "twice the smaller one; a method that loses more runs is never called better.",
-        f"The target is the median final loss of {theirs}, which by its nature about half of {theirs}'s own runs miss. "
-        "A miss of a method is infinite. A miss of " + theirs + " counts as its whole budget, which can only make the "
-        "others look slower. The lower end of the interval allows for both: a miss as a success at the end of the "
-        f"budget; and where {theirs} has missed, the time to the loss it did reach.",
-        "Between two measurements the logarithm of the loss is taken as linear. Seconds are those of training alone, on "
-        "the machine named above, with whatever else it had to do.",
+        "The interval holds the truth in about 95 of 100 studies like this one: at each end it is the wider one of "
+        "Student's and the paired bootstrap's. With five seeds, the bootstrap alone would be too narrow.",
+        "“Better” and “worse” are said if p is below 0.05. It comes from Student's test of the logarithms (a rank test "
+        "could show nothing with five seeds), and is corrected by Holm's method for the number of comparisons in this "
+        f"report, {found.family}: if no method differed from {theirs}, 19 of 20 reports would say so. “No difference "
+        "that could be shown” does not mean that there is none; the interval says how large it could be. The "
+        "intervals themselves are not corrected: one in twenty misses the truth.",
+        "A run is lost if it diverged or failed. Ratios are of the seeds on which neither run was lost; a method that "
+        f"lost more runs than {theirs} is never called better, one that lost fewer never worse.",
+        f"The target is the median final loss of {theirs}, which about half of {theirs}'s own runs miss by its nature. "
+        f"A miss of a method is infinite, and so is its mean. A miss of {theirs} counts as its whole budget, which can "
+        "only make the others look slower. The lower end of the interval allows for both: it takes a miss as a success "
+        f"at the end of the budget, and where {theirs} has missed, the time to the loss it did reach.",
+        "Between two measurements the logarithm of the loss is taken as linear. Seconds are those of training alone, "
+        "on the machine named above, with whatever else it had to do.",
         "“At the least validation loss” is where early stopping would have ended, each seed by itself.",
     ]
-    ranks = found.ranks
     if ranks.means and not math.isnan(ranks.critical):
         said.append(
-            f"Ranks are among all methods for each of {ranks.blocks} pairs of a task and a seed. Two mean ranks differ if "
-            f"they are {multiple(ranks.critical)} apart (Nemenyi's critical difference). Friedman's test that all ranks are "
-            f"the same: p = {ranks.p:.2g}. It speaks of these tasks, not of others."
+            f"Ranks are among all methods for each of {ranks.blocks} pairs of a task and a seed. Two mean ranks differ "
+            f"if they are {multiple(ranks.critical)} apart (Nemenyi's critical difference). Friedman's test that all "
+            f"methods rank the same: p {probability(ranks.p)}. It speaks of these tasks, not of others."
         )
     return said

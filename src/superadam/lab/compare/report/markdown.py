@@ -40,7 +40,12 @@ def _groups(words: Verdict, findings: list[Finding]) -> list[str]:
 
 
 def _table(found: Statistics, task: TaskStatistics) -> str:
-    heads = ["method", *map(facts.column, task.names), *(h.format(label(found.baseline)) for h in facts.AGAINST), "finished"]
+    heads = [
+        "method",
+        *map(facts.column, task.names),
+        *(h.format(label(found.baseline)) for h in facts.AGAINST),
+        "finished",
+    ]
     rows = [heads, ["---"] * len(heads)]
     for line in facts.lines(found, task):
         cells = [f"{c.text} ({c.small})" if c.small else c.text for c in (*line.end, *line.against)]
