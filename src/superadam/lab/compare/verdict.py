@@ -5,13 +5,32 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from superadam.lab.compare.intervals import Estimate
 from superadam.lab.compare.records import Results
 from superadam.lab.compare.statistics import Comparison, Ratio, Statistics, analyse
 from superadam.lab.methods import PAPER
 
-__all__ = ["Finding", "Verdict", "change", "figure", "label", "losses", "multiple", "probability", "times", "verdict"]
+__all__ = [
+    "Finding",
+    "Verdict",
+    "change",
+    "figure",
+    "interval",
+    "label",
+    "losses",
+    "multiple",
+    "probability",
+    "verdict",
+]
 
 OUTCOMES = ("better", "worse", "lost", "same", "none")
+PHRASES = {
+    "better": ("{names} {are} better than {against}", "{names} {are} better"),
+    "worse": ("{names} {are} worse than {against}", "{names} {are} worse"),
+    "lost": ("{names} lost more runs than {against}", "{names} lost more runs"),
+    "same": ("No difference to {against} could be shown for {names}", "no difference could be shown for {names}"),
+}
+"""Of the headline: the first one says against what."""
 WORDS = {"valid_loss": "validation loss", "train_loss": "training loss"}
 
 
@@ -109,8 +128,7 @@ def losses(c: Comparison) -> str:
     """How final losses differ: 12 % lower (8 % to 16 % lower)."""
     e = c.finals
     if not c.relative:
-        interval = "" if math.isnan(e.low) else f" ({figure(e.low)} to {figure(e.high)})"
-        return f"{figure(e.value)}{interval} more"
+        return figure(e.value) + ("" if math.isnan(e.low) else f" ({figure(e.low)} to {figure(e.high)})") + " more"
     if math.isnan(e.low):
         return change(e.value)
     low, high = sorted([e.low, e.high], key=lambda r: abs(r - 1) if (e.low < 1) == (e.high < 1) else r)
@@ -130,15 +148,14 @@ def change(ratio: float) -> str:
     return f"{figure(abs(percent), 2)} % {'lower' if percent < 0 else 'higher'}"
 
 
-def times(ratio: Ratio) -> str:
-    """0.60 (0.50 to 0.71); with a miss ∞ (0.9 to ∞)."""
-    e = ratio.estimate
+def interval(e: Estimate) -> str:
+    """Of a ratio: 0.60 (0.50 to 0.71); with a miss ∞ (0.90 to ∞)."""
     return multiple(e.value) + ("" if math.isnan(e.low) else f" ({multiple(e.low)} to {multiple(e.high)})")
 
 
 def _reach(ratio: Ratio, theirs: str) -> str:
     if ratio.reached == ratio.runs:
-        return f"{times(ratio)} times the evaluations to target"
+        return f"{interval(ratio.estimate)} times the evaluations to target"
     return f"target reached by {ratio.reached} of {_count(ratio.runs, 'run')} ({theirs}: {ratio.reached_baseline})"
 
 
@@ -187,19 +204,16 @@ def _headline(found: Statistics, findings: list[Finding]) -> str:
     if not any(o.finished for t in found.tasks.values() for o in [t.outcomes[found.baseline]]):
         return f"{theirs}, the baseline, has no finished run: there is nothing to compare with."
     where = f"on {next(iter(found.tasks))}" if n == 1 else f"on these {n} tasks together"
-    kinds = {k: [label(f.method) for f in findings if f.outcome == k] for k in OUTCOMES}
-    parts = []
-    for k in ("better", "worse"):
-        if kinds[k]:
-            parts.append(f"{_list(kinds[k])} {'is' if len(kinds[k]) == 1 else 'are'} {k} than tuned {theirs}")
-    if kinds["lost"]:
-        parts.append(f"{_list(kinds['lost'])} lost more runs than tuned {theirs}")
-    if kinds["same"]:
-        parts.append(f"no difference to tuned {theirs} could be shown for {_list(kinds['same'])}")
+    parts: list[str] = []
+    for outcome, (first, later) in PHRASES.items():
+        names = [label(f.method) for f in findings if f.outcome == outcome]
+        if names:
+            phrase = later if parts else first
+            are = "is" if len(names) == 1 else "are"
+            parts.append(phrase.format(names=_list(names), are=are, against=f"tuned {theirs} {where}"))
     if not parts:
         return f"There is nothing to compare with {theirs} {where}."
-    text = f"{'; '.join(parts)}, {where}."
-    return text[0].upper() + text[1:] if text.startswith("no ") else text
+    return f"{'; '.join(parts)}."
 
 
 def _basis(found: Statistics, seeds: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from superadam.lab.compare.intervals import Estimate
 from superadam.lab.compare.records import Results
 from superadam.lab.compare.statistics import Comparison, Statistics, TaskStatistics
-from superadam.lab.compare.verdict import figure, label, losses, multiple, probability, times
+from superadam.lab.compare.verdict import figure, interval, label, losses, multiple, probability
 
 __all__ = ["Cell", "Line", "column", "lines", "made", "options", "reading", "subtitle", "title"]
 
@@ -33,6 +33,7 @@ class Line(NamedTuple):
     against: list[Cell]
 
 
+VERSIONS = ("superadam", "torch", "python", "optuna", "cuda")
 AGAINST = ["final loss, against {}", "evaluations to target, times", "seconds to target, times", "p"]
 
 
@@ -48,7 +49,7 @@ def subtitle(results: Results) -> str:
         f"repeated on {len(plan.report_seeds)} other seeds",
     ]
     began = results.environment.get("began")
-    return ", ".join(parts) + (f"; {began}" if began else "") + "."
+    return ", ".join(parts) + (f". Begun {str(began).replace('T', ' ')}" if began else "") + "."
 
 
 def column(name: str) -> str:
@@ -88,24 +89,26 @@ def _cell(e: Estimate) -> Cell:
 def _against(c: Comparison | None) -> list[Cell]:
     if c is None or c.n == 0:
         return [Cell("")] * len(AGAINST)
-    value, _, interval = losses(c).partition(" (") if c.finals.n else ("–", "", "")
-    cells = [Cell(value, interval.rstrip(")"))]
+    value, _, ends = losses(c).partition(" (") if c.finals.n else ("–", "", "")
+    cells = [Cell(value, ends.rstrip(")"))]
     for axis in ("gradient_evaluations", "seconds"):
         ratio = c.times.get(axis)
         if ratio is None:
             cells.append(Cell("–"))
             continue
-        value, _, interval = times(ratio).partition(" (")
-        cells.append(Cell(f"{value} ({ratio.reached} of {ratio.runs})", interval.rstrip(")")))
+        value, _, ends = interval(ratio.estimate).partition(" (")
+        cells.append(Cell(f"{value} ({ratio.reached} of {ratio.runs})", ends.rstrip(")")))
     return [*cells, Cell("–" if math.isnan(c.p) else figure(c.p, 2))]
 
 
 def made(results: Results) -> dict[str, str]:
     """How the numbers were made."""
     plan, environment = results.plan, dict(results.environment)
-    space = "; ".join(f"{k} from {figure(low)} to {figure(high)}, logarithmic" for k, (low, high) in plan.space.items())
+    space = "; ".join(f"{k} from {low:g} to {high:g}, logarithmic" for k, (low, high) in plan.space.items())
     budget = "; ".join(f"{task}: {evals}" for task, evals in plan.budget_evals.items())
     environment.pop("command", None)
+    environment.pop("began", None)
+    versions = [f"{k} {environment.pop(k)}" for k in VERSIONS if environment.get(k)]
     machine = {k: v for k, v in environment.items() if v not in (None, "", [])}
     return {
         "tuned": f"{space}, the same for every method: {plan.trials} trials each ({plan.sampler}), on tuning "
@@ -114,6 +117,7 @@ def made(results: Results) -> dict[str, str]:
         "the same batches for all methods",
         "gradient evaluations of a run": budget or "the scale's",
         "learning rate": f"{plan.decay} decay",
+        "versions": ", ".join(versions),
         "data": ", ".join(filter(None, (plan.data_dir, plan.task_file))) or "embedded",
         **{k: ", ".join(map(str, v)) if isinstance(v, list) else str(v) for k, v in machine.items()},
     }

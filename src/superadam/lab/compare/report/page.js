@@ -73,7 +73,7 @@ function ticks(low, high, log, count) {
     for (let d = Math.floor(Math.log10(low)); d <= Math.ceil(Math.log10(high)); d++)
       if (d % every === 0 || decades <= count) for (const s of steps) found.push(Number((s * 10 ** d).toPrecision(3)));
     const inside = found.filter((v) => v >= low * 0.9999 && v <= high * 1.0001);
-    if (inside.length >= 3) return inside;
+    if (inside.length >= 2) return inside;
   }
   const rough = (high - low) / count;
   const unit = 10 ** Math.floor(Math.log10(rough));
@@ -108,7 +108,7 @@ function frame(figure, title, x, y) {
   const width = Math.max(figure.clientWidth, 200), em = rem();
   const height = Math.min(Math.max(width * 0.62, 230), 30 * em);
   const svg = make(figure, "svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": title });
-  const left = 3.6 * em, right = width - 0.6 * em, top = 1.9 * em, bottom = height - 2.9 * em;
+  const left = 3.6 * em, right = width - 1.1 * em, top = 1.9 * em, bottom = height - 2.9 * em;
   const X = scale(x.low, x.high, left, right, x.log), Y = scale(y.low, y.high, bottom, top, y.log);
   make(svg, "text", { x: 0, y: em, class: "strong" }, title);
   for (const v of ticks(y.low, y.high, y.log, 5)) {
@@ -225,6 +225,8 @@ function ratios() {
   figure.replaceChildren();
   const width = Math.max(figure.clientWidth, 200), narrow = width < 42 * em;
   const groups = data.ratios.map((g) => ({ ...g, rows: g.rows.filter((r) => shown.has(r.method) && r[state.ratio]) })).filter((g) => g.rows.length);
+  const place = (r) => ((v) => v === "inf" ? Infinity : v ?? Infinity)(r[state.ratio].estimate[0]);
+  for (const g of groups) g.rows.sort((a, b) => place(a) - place(b) || a.method - b.method);
   const ends = groups.flatMap((g) => g.rows.flatMap((r) => r[state.ratio].estimate)).filter((v) => typeof v === "number" && v > 0);
   const bound = (v) => Math.min(Math.max(v, 1 / 20), 20);
   const [low, high] = range([...ends.map(bound), 0.8, 1.25], true, 0.06);
@@ -250,7 +252,7 @@ function ratios() {
       const [value, a, b] = r[state.ratio].estimate, row = make(svg, "g", { "data-method": r.method });
       const middle = y + (narrow ? 1.95 * em : 0.85 * em), text = narrow ? y + 1.1 * em : middle + 0.3 * em;
       clipped(row, data.methods[r.method].label, 0, text, narrow ? width * 0.55 : left - em, "start");
-      make(row, "text", { x: width, y: text, "text-anchor": "end", class: "tick" }, r[state.ratio].text);
+      make(row, "text", { x: width, y: text, "text-anchor": "end", class: "tick over" }, r[state.ratio].text);
       if (value !== null) {
         const at = inside(value), from = X(1);
         make(row, "rect", { x: Math.min(at, from), y: middle - 0.3 * em, width: Math.abs(at - from), height: 0.6 * em, fill: color(r.method), opacity: 0.35 });
@@ -269,7 +271,7 @@ function ratios() {
 }
 
 function clipped(parent, text, x, y, room, anchor) {
-  const e = make(parent, "text", { x, y, "text-anchor": anchor }, text);
+  const e = make(parent, "text", { x, y, "text-anchor": anchor, class: "over" }, text);
   const long = e.getComputedTextLength();
   if (long > room) { e.textContent = text.slice(0, Math.max(3, Math.floor(text.length * room / long) - 1)) + "…"; make(e, "title", {}, text); }
 }

@@ -12,7 +12,7 @@ from typing import Any
 from superadam.lab.compare.records import Results
 from superadam.lab.compare.report import facts
 from superadam.lab.compare.statistics import Comparison, Ratio, Statistics, TaskStatistics
-from superadam.lab.compare.verdict import Finding, Verdict, label, losses, times
+from superadam.lab.compare.verdict import Finding, Verdict, interval, label
 
 __all__ = ["page"]
 
@@ -139,7 +139,7 @@ def _rows(found: Statistics, comparisons: dict[str, Comparison]) -> list[dict[st
     for m, c in comparisons.items():
         row: dict[str, Any] = {"method": found.methods.index(m)}
         if c.relative and c.finals.n:
-            row["finals"] = {"estimate": _ends(c.finals[:3]), "text": losses(c)}
+            row["finals"] = {"estimate": _ends(c.finals[:3]), "text": interval(c.finals)}
         for axis, ratio in c.times.items():
             row[axis] = {"estimate": _ends(ratio.estimate[:3]), "text": _reached(ratio)}
         rows.append(row)
@@ -148,7 +148,7 @@ def _rows(found: Statistics, comparisons: dict[str, Comparison]) -> list[dict[st
 
 def _reached(ratio: Ratio) -> str:
     missed = "" if ratio.reached == ratio.runs else f", {ratio.reached} of {ratio.runs}"
-    return f"{times(ratio)}{missed}"
+    return f"{interval(ratio.estimate)}{missed}"
 
 
 def _ends(values: tuple[float, ...]) -> list[float | str | None]:
