@@ -142,10 +142,10 @@ def change(ratio: float) -> str:
     """A ratio as a change.
 
     >>> change(0.88), change(1.05), change(3.0), change(1.0)
-    ('12 % lower', '5.0 % higher', '200 % higher', '0 % higher')
+    ('12 % lower', '5.0 % higher', '200 % higher', '0.0 % higher')
     """
-    percent = 100 * (ratio - 1)
-    return f"{figure(abs(percent), 2)} % {'lower' if percent < 0 else 'higher'}"
+    percent = abs(100 * (ratio - 1))
+    return f"{percent:.{0 if percent >= 9.95 else 1}f} % {'lower' if ratio < 1 else 'higher'}"
 
 
 def interval(e: Estimate) -> str:
@@ -164,12 +164,14 @@ def _count(n: int, word: str) -> str:
 
 
 def multiple(ratio: float) -> str:
-    """
+    """A ratio, to the hundredth where that can be read.
 
     >>> multiple(0.512), multiple(12.34), multiple(math.inf), multiple(math.nan)
-    ('0.51', '12', '∞', '–')
+    ('0.51', '12.3', '∞', '–')
     """
-    return "–" if math.isnan(ratio) else "∞" if math.isinf(ratio) else figure(ratio, 2)
+    if not math.isfinite(ratio):
+        return "–" if math.isnan(ratio) else "∞"
+    return f"{ratio:.2f}" if 0.1 <= ratio < 10 else figure(ratio)
 
 
 def figure(value: float, digits: int = 3) -> str:

@@ -59,7 +59,7 @@ def column(name: str) -> str:
 
 
 def options(values: dict[str, Any]) -> str:
-    return ", ".join(f"{k} = {figure(v) if isinstance(v, float) else v}" for k, v in values.items())
+    return ", ".join(f"{k} = {f'{v:.3g}' if isinstance(v, float) else v}" for k, v in values.items())
 
 
 def lines(found: Statistics, task: TaskStatistics) -> list[Line]:
