@@ -248,7 +248,11 @@ def _cautions(results: Results, found: Statistics) -> list[str]:
                 made.append(f"{task.name}: {best}. A better one may be beyond.")
         if task.measure != "valid_loss":
             made.append(f"{task.name} has no validation data: the training loss, its objective, stands in.")
-    seeds = len(results.plan.report_seeds)
+    plan, seeds = results.plan, len(results.plan.report_seeds)
+    planned = len(plan.tasks) * len(plan.methods) * seeds
+    there = sum(len(outcome.runs) for task in found.tasks.values() for outcome in task.outcomes.values())
+    if there < planned:
+        made.append(f"The comparison is not finished: {there} of its {planned} runs are there.")
     if 1 < seeds < 5:
         made.append(f"{seeds} seeds show large differences only; 5 or more are usual.")
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -33,6 +34,19 @@ class Line(NamedTuple):
     against: list[Cell]
 
 
+SAID = (
+    "tasks",
+    "methods",
+    "scale",
+    "trials",
+    "tuning_seeds",
+    "report_seeds",
+    "budget_evals",
+    "space",
+    "sampler",
+    "decay",
+)
+"""Fields of the plan that have words of their own."""
 VERSIONS = ("superadam", "torch", "python", "optuna", "cuda")
 AGAINST = ["final loss, against {}", "evaluations to target, times", "seconds to target, times", "p"]
 
@@ -105,7 +119,6 @@ def made(results: Results) -> dict[str, str]:
     """How the numbers were made."""
     plan, environment = results.plan, dict(results.environment)
     space = "; ".join(f"{k} from {low:g} to {high:g}, logarithmic" for k, (low, high) in plan.space.items())
-    budget = "; ".join(f"{task}: {evals}" for task, evals in plan.budget_evals.items())
     environment.pop("command", None)
     environment.pop("began", None)
     versions = [f"{k} {environment.pop(k)}" for k in VERSIONS if environment.get(k)]
@@ -115,12 +128,22 @@ def made(results: Results) -> dict[str, str]:
         f"{_seeds(plan.tuning_seeds)}",
         "repeated": f"the best trial's options on {_seeds(plan.report_seeds)}, from the same initial weights and with "
         "the same batches for all methods",
-        "gradient evaluations of a run": budget or "the scale's",
+        "gradient evaluations of a run": _words(plan.budget_evals) or "the scale's",
         "learning rate": f"{plan.decay} decay",
         "versions": ", ".join(versions),
-        "data": ", ".join(filter(None, (plan.data_dir, plan.task_file))) or "embedded",
-        **{k: ", ".join(map(str, v)) if isinstance(v, list) else str(v) for k, v in machine.items()},
+        **{
+            f.name.replace("_", " "): _words(v)
+            for f in dataclasses.fields(plan)
+            if f.name not in SAID and (v := getattr(plan, f.name))
+        },
+        **{k: _words(v) for k, v in machine.items()},
     }
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{k}: {_words(v)}" for k, v in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _seeds(seeds: list[int]) -> str:
