@@ -256,6 +256,13 @@ def test_baseline_that_was_not_run():
     assert math.isinf(analyse(results_of(flat("a", [2.0] * 3))).tasks["task"].target)
 
 
+def test_unfinished_comparison_says_so():
+    results = results_of(flat("adamw", [2.0] * 3), flat("a", [1.0, 1.1]))
+    said = verdict(results)
+    assert said.cautions[0] == "The comparison is not finished: 5 of its 6 runs are there."
+    assert analyse(results).tasks["task"].comparisons["a"].n == 2
+
+
 def test_one_seed_shows_nothing():
     said = verdict(results_of(flat("adamw", [2.0]), flat("a", [0.1]), seeds=1))
     assert said.findings[0].outcome == "same"
@@ -335,11 +342,14 @@ def test_sensitivity_and_its_edges():
 def test_ends_and_bests():
     records = [run("task", "adamw", s, [8.0, 1.0 + s, 2.0 + s]) for s in range(3)]
     outcome = analyse(results_of(records)).tasks["task"].outcomes["adamw"]
-    end, best = outcome.summary("test_loss")
-    assert (end.value, best.value) == pytest.approx((1.1 * 3.0, 1.1 * 2.0))
-    assert end.high - end.value == pytest.approx(1.1 * 4.302653 / math.sqrt(3))
+    end, best = outcome.summary("test_loss")  # geometric means
+    assert (end.value, best.value) == pytest.approx((1.1 * 24 ** (1 / 3), 1.1 * 6 ** (1 / 3)))
+    logs = np.log([2.0, 3.0, 4.0])
+    assert math.log(end.high / end.value) == pytest.approx(4.302653 * logs.std(ddof=1) / math.sqrt(3))
     end, best = outcome.summary("valid_accuracy")
+    assert end.value == pytest.approx(np.exp([-2.0, -3.0, -4.0]).mean())
     assert best.value > end.value
+    assert end.low == 0.0  # a share
 
 
 def test_curves_are_medians_with_the_whole_range():

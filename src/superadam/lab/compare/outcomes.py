@@ -17,8 +17,8 @@ __all__ = ["AXES", "Curves", "Outcome", "columns", "crossing", "final", "known",
 
 AXES = ("gradient_evaluations", "seconds", "epoch")
 TIMES = AXES[:2]
-HIGHER = ("_accuracy",)
-"""Scores that are better if higher."""
+SHARES = ("_accuracy",)
+"""Scores from 0 to 1, which are better if higher."""
 POINTS = 150
 """Of a curve, at the most."""
 
@@ -131,14 +131,17 @@ class Outcome:
         return {seed: last[seed] if math.isfinite(f) and f < math.inf else most for seed, f in self.finals.items()}
 
     def summary(self, name: str) -> tuple[Estimate, Estimate]:
-        """At the end of the finished runs; and at each one's row with the least of the loss that decides."""
+        """At the end of the finished runs; and at each one's row with the least of the loss that decides.
+
+        Geometric means, as ratios are of these; of accuracies, which are shares, and of what is not positive, means.
+        """
         ends, bests = [], []
         for seed, run in self.runs.items():
             if math.isfinite(self.finals[seed]):
                 ends.append(known(run.rows[-1].get(name)))
                 best = min(run.rows, key=lambda row: known(row.get(self.measure)))
                 bests.append(known(best.get(name)))
-        return mean(_finite(ends)), mean(_finite(bests))
+        return _average(ends, name), _average(bests, name)
 
     def curves(self) -> Curves:
         """The median over seeds, lowest and highest of each column by gradient evaluations; None if not finite.
@@ -156,7 +159,7 @@ class Outcome:
                 found[axis].append(_round(float(np.median([known(row.get(axis)) for row in here]))))
             ended = sum(run.status != "finished" and place not in rows[seed] for seed, run in self.runs.items())
             for name in self.names:
-                worst = -math.inf if name.endswith(HIGHER) else math.inf
+                worst = -math.inf if name.endswith(SHARES) else math.inf
                 measured = [known(row.get(name)) for row in here]
                 values = sorted([v if math.isfinite(v) else worst for v in measured] + [worst] * ended)
                 found[name].append([_round(v) for v in (_median(values), values[0], values[-1])])
@@ -169,8 +172,12 @@ def _median(values: Sequence[float]) -> float:
     return (values[(n - 1) // 2] + values[n // 2]) / 2
 
 
-def _finite(values: Iterable[float]) -> list[float]:
-    return [v for v in values if math.isfinite(v)]
+def _average(values: Iterable[float], name: str) -> Estimate:
+    finite = [v for v in values if math.isfinite(v)]
+    if name.endswith(SHARES):
+        found = mean(finite)
+        return found._replace(low=max(found.low, 0.0), high=min(found.high, 1.0)) if found.n > 1 else found
+    return mean([math.log(v) for v in finite]).exp() if all(v > 0 for v in finite) else mean(finite)
 
 
 def _round(value: float) -> float | None:

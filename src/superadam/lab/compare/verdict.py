@@ -223,9 +223,9 @@ def _basis(found: Statistics, seeds: int) -> str:
     text = f"What decides: the {kinds} at the end of equal numbers of gradient evaluations, paired by seed. "
     if seeds < 2:
         return text + "One seed has no interval."
+    many = f", corrected for {found.family} comparisons by Holm's method" if found.family > 1 else ""
     return (
-        f"{text}In brackets: 95 % intervals. p: Student's test of the logarithms of the ratios, "
-        f"corrected for {_count(found.family, 'comparison')} by Holm's method. "
+        f"{text}In brackets: 95 % intervals. p: Student's test of the logarithms of the ratios{many}. "
         f"Target: {label(found.baseline)}'s median final loss."
     )
 

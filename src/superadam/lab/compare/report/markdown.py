@@ -52,7 +52,7 @@ def _table(found: Statistics, task: TaskStatistics) -> str:
         rows.append([label(line.method), *cells, line.runs])
     target = f"Target: {task.target:.4g}. " if math.isfinite(task.target) else ""
     table = "\n".join("| " + " | ".join(_plain(cell) for cell in row) + " |" for row in rows)
-    return f"{target}At the end of the runs, means with 95 % intervals:\n\n{table}"
+    return f"{target}At the end of the runs, geometric means (of accuracies, means) with 95 % intervals:\n\n{table}"
 
 
 def _plain(text: str) -> str:

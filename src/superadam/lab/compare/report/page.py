@@ -75,8 +75,9 @@ def _table(found: Statistics, task: TaskStatistics) -> str:
         rows.append(f'<tr{kind}><th scope="row">{escape(label(line.method))}</th>{"".join(cells)}</tr>')
     head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
     target = f"Target: {task.target:.4g}." if math.isfinite(task.target) else "No target."
+    means = "Geometric means over seeds (of accuracies, means), below them 95 % intervals."
     return (
-        f'<h3>{escape(task.name)}</h3><p class="quiet">{target} Means over seeds, below them 95 % intervals.</p>'
+        f'<h3>{escape(task.name)}</h3><p class="quiet">{target} {means}</p>'
         f'<div class="scroll" tabindex="0" role="region" aria-label="Numbers of {escape(task.name)}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
