@@ -186,7 +186,6 @@ def test_a_miss_is_infinite_and_said():
     assert (found.reached, found.reached_baseline, found.runs) == (2, 3, 3)
     assert found.estimate.value == math.inf
     assert found.estimate.high == math.inf
-    assert found.among == pytest.approx(2 / 3)  # of the two that reached it
     # The least it could be: the missing one a success at the very end.
     assert found.estimate.low == pytest.approx(math.exp(paired(np.log([2 / 3, 2 / 3, 1.0])).low))
     said = verdict(results_of(flat("adamw", [2.0, 2.0, 2.0]), flat("a", [1.0, 1.0, 2.5]))).text
@@ -388,7 +387,7 @@ def test_unit_of_the_loss_does_not_matter(values, factor):
     """Powers of two, so that the target is met exactly where it was."""
     found, scaled = (analyse(of_losses(values, factor=f)).tasks["task"].comparisons["a"] for f in (1.0, factor))
     assert found.finals == pytest.approx(scaled.finals, rel=1e-6)
-    assert found.times[EVALUATIONS][2:] == scaled.times[EVALUATIONS][2:]
+    assert found.times[EVALUATIONS][1:] == scaled.times[EVALUATIONS][1:]
     assert found.times[EVALUATIONS].estimate == pytest.approx(scaled.times[EVALUATIONS].estimate, rel=1e-6)
 
 

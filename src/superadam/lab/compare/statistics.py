@@ -10,21 +10,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from superadam.lab.compare.intervals import LEVEL, NOTHING, Estimate, Evidence, evidence, holm, paired
-from superadam.lab.compare.outcomes import TIMES, Outcome, columns, final, measure
-from superadam.lab.compare.records import Record, Results
+from superadam.lab.compare.outcomes import TIMES, Outcome, columns, measure
+from superadam.lab.compare.ranking import Ranks, profile, ranks_of
+from superadam.lab.compare.records import Results
+from superadam.lab.compare.tuning import Trials, trials_of
 
-__all__ = ["Comparison", "Ranks", "Ratio", "Statistics", "TaskStatistics", "Trials", "analyse"]
+__all__ = ["Comparison", "Ratio", "Statistics", "TaskStatistics", "analyse"]
 
 ALPHA = 1 - LEVEL
-NEAR = 1.1
-"""A trial within this factor of the best loss is a good one."""
 
 Outcomes = dict[str, Outcome]
 BySeed = Mapping[int, float]
@@ -40,8 +38,6 @@ class Ratio(NamedTuple):
     """
 
     estimate: Estimate
-    among: float
-    """The geometric mean over those that reached the target: too good where some did not."""
     reached: int
     reached_baseline: int
     runs: int
@@ -80,29 +76,6 @@ class Comparison:
         if sign > 0 and more >= 0:
             return "worse"
         return "lost" if more > 0 else "same"
-
-
-class Trials(NamedTuple):
-    """How a method's loss depends on what is tuned."""
-
-    points: list[tuple[dict[str, Any], float]]
-    """Options and final loss, the mean over tuning seeds; infinite if one of them did not come to its end."""
-    best: int | None
-    edges: dict[str, str]
-    """For which options the best value is the "lowest" or "highest" that was tried: a better one may be beyond."""
-    good: float
-    """The share of trials whose loss is within 10 % of the best one's."""
-
-
-class Ranks(NamedTuple):
-    """Ranks by final loss among all methods, for each task and seed; 1 is the lowest loss."""
-
-    means: dict[str, float]
-    blocks: int
-    p: float
-    """Friedman's test that all have the same; NaN if there are fewer than 3 methods or 2 blocks."""
-    critical: float
-    """Nemenyi's difference, from which on two mean ranks differ."""
 
 
 @dataclasses.dataclass
@@ -149,8 +122,8 @@ def analyse(results: Results) -> Statistics:
     tested = [c for c in family if c.evidence is not None]
     for c, p in zip(tested, holm([c.evidence.p for c in tested if c.evidence]), strict=True):
         c.p = p
-    profiles = {axis: _profiles(tasks, methods, axis) for axis in TIMES}
-    return Statistics(baseline, methods, tasks, overall, _ranks(tasks, methods), profiles, len(tested))
+    profiles = {axis: profile(list(tasks.values()), methods, axis) for axis in TIMES}
+    return Statistics(baseline, methods, tasks, overall, ranks_of(list(tasks.values()), methods), profiles, len(tested))
 
 
 def _tasks(results: Results) -> list[str]:
@@ -176,7 +149,7 @@ def _task(results: Results, name: str, methods: list[str]) -> TaskStatistics:
     tuned = {m: [r for r in records if r.method == m and r.phase == "tune"] for m in methods}
     chosen = {m: next((r.trial for r in o.runs.values()), None) for m, o in outcomes.items()}
     keys = list(results.plan.space)
-    trials = {m: _trials(tuned[m], by, keys, chosen[m]) for m in methods}
+    trials = {m: trials_of(tuned[m], by, keys, chosen[m]) for m in methods}
     return TaskStatistics(name, names, by, target, outcomes, {}, trials)
 
 
@@ -264,87 +237,10 @@ def _compare(method: str, tasks: list[Pairs]) -> Comparison:
 
 def _ratio(tasks: list[tuple[BySeed, BySeed]], reached: list[tuple[int, int]], seeds: Sequence[int]) -> Ratio:
     values, least = ([_mean([t[i][s] for t in tasks]) for s in seeds] for i in (0, 1))
-    finite = [v for v in values if math.isfinite(v)]
     estimate = paired(values, least) if all(map(math.isfinite, least)) else NOTHING
     ours, theirs = (sum(r[i] for r in reached) for i in (0, 1))
-    return Ratio(
-        estimate.exp() if estimate.n else NOTHING,
-        paired(finite).exp().value,
-        ours,
-        theirs,
-        sum(len(t[0]) for t in tasks),
-    )
+    return Ratio(estimate.exp(), ours, theirs, sum(len(t[0]) for t in tasks))
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-# ------------------------------------------------------------------------------------------------ all methods
-
-
-def _ranks(tasks: dict[str, TaskStatistics], methods: list[str]) -> Ranks:
-    """Blocks are a task and a seed that all methods have run with, from the same weights in the same order."""
-    blocks = []
-    present = [m for m in methods if all(t.outcomes[m].runs for t in tasks.values())]
-    for task in tasks.values():
-        finals = [task.outcomes[m].finals for m in present]
-        for seed in dict.fromkeys(s for f in finals for s in f):
-            if all(seed in f for f in finals):
-                blocks.append(stats.rankdata([f[seed] for f in finals]))
-    if not blocks:
-        return Ranks({}, 0, math.nan, math.nan)
-    table = np.array(blocks)
-    n, k = table.shape
-    p = math.nan
-    if k >= 3 and n >= 2:
-        p = float(stats.friedmanchisquare(*table.T).pvalue) if np.ptp(table, axis=1).any() else 1.0
-    critical = _studentized(k) * math.sqrt(k * (k + 1) / (6 * n)) if k >= 3 else math.nan
-    return Ranks(dict(zip(present, table.mean(0).tolist(), strict=True)), n, p, critical)
-
-
-@cache
-def _studentized(k: int) -> float:
-    """Nemenyi's q for k methods (Demšar, JMLR 7, 2006)."""
-    return float(stats.studentized_range.ppf(LEVEL, k, math.inf)) / math.sqrt(2)
-
-
-def _profiles(tasks: dict[str, TaskStatistics], methods: list[str], axis: str) -> dict[str, list[float]]:
-    """Dolan and Moré's ratios (Math. Programming 91, 2002), sorted. What no method has solved is infinite for all."""
-    found: dict[str, list[float]] = {m: [] for m in methods}
-    for task in tasks.values():
-        if not math.isfinite(task.target):
-            continue
-        times = {m: o.times(dict.fromkeys(o.runs, task.target))[axis] for m, o in task.outcomes.items()}
-        for seed in dict.fromkeys(s for t in times.values() for s in t):
-            best = min(t.get(seed, math.inf) for t in times.values())
-            for m in methods:
-                t = times[m].get(seed, math.inf)
-                found[m].append(max(t, 1e-9) / max(best, 1e-9) if math.isfinite(t) else math.inf)
-    return {m: sorted(ratios) for m, ratios in found.items()}
-
-
-# ------------------------------------------------------------------------------------------------ tuning
-
-
-def _trials(records: list[Record], by: str, keys: Sequence[str], chosen: int | None) -> Trials:
-    losses: dict[int, list[float]] = {}
-    options = {}
-    for r in sorted(records, key=lambda r: (r.trial, r.seed)):
-        losses.setdefault(r.trial, []).append(final(r, by))
-        options[r.trial] = {k: r.options[k] for k in keys if k in r.options}
-    points = [(options[t], _mean(values)) for t, values in losses.items()]
-    order = list(losses)
-    finite = [i for i, (_, loss) in enumerate(points) if math.isfinite(loss)]
-    least = min(finite, key=lambda i: points[i][1], default=None)
-    best = order.index(chosen) if chosen in losses else least
-    if best is None or least is None:
-        return Trials(points, best, {}, 0.0)
-    edges = {}
-    for k in keys:
-        values = [o[k] for o, _ in points if k in o]
-        ends = {min(values): "lowest", max(values): "highest"} if len(set(values)) > 1 else {}
-        if points[best][0].get(k) in ends:
-            edges[k] = ends[points[best][0][k]]
-    bound = points[least][1] * (NEAR if points[least][1] > 0 else 1 / NEAR)
-    return Trials(points, best, edges, sum(loss <= bound for _, loss in points) / len(points))

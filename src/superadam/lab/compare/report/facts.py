@@ -27,7 +27,7 @@ class Line(NamedTuple):
     """A method in the table of a task: at the end of its runs, and where the loss that decides was least."""
 
     method: str
-    options: str
+    chosen: Cell
     runs: str
     end: list[Cell]
     best: list[Cell]
@@ -86,7 +86,9 @@ def lines(found: Statistics, task: TaskStatistics) -> list[Line]:
         ends, bests = zip(*(outcome.summary(name) for name in task.names), strict=True) if task.names else ((), ())
         runs = f"{outcome.finished} of {len(outcome.runs)}"
         against = _against(task.comparisons.get(m))
-        made.append(Line(m, options(outcome.options), runs, _cells(ends), _cells(bests), against))
+        trials = task.trials[m]
+        near = f"{trials.near} of {len(trials.points)} trials within 10 %" if trials.points else ""
+        made.append(Line(m, Cell(options(outcome.options), near), runs, _cells(ends), _cells(bests), against))
     return made
 
 
@@ -172,9 +174,11 @@ def reading(found: Statistics) -> list[str]:
         f"at the end of the budget, and where {theirs} has missed, the time to the loss it did reach.",
         "Between two measurements the logarithm of the loss is taken as linear. Seconds are those of training alone, "
         "on the machine named above, with whatever else it had to do.",
+        "A method that has many of its trials within 10 % of the best one is easy to tune. What was chosen at the edge "
+        "of what was tried is told below the verdict.",
         "“At the least validation loss” is where early stopping would have ended, each seed by itself.",
     ]
-    if ranks.means and not math.isnan(ranks.critical):
+    if not math.isnan(ranks.p):
         said.append(
             f"Ranks are among all methods for each of {ranks.blocks} pairs of a task and a seed. Two mean ranks differ "
             f"if they are {multiple(ranks.critical)} apart (Nemenyi's critical difference). Friedman's test that all "

@@ -40,16 +40,12 @@ def _groups(words: Verdict, findings: list[Finding]) -> list[str]:
 
 
 def _table(found: Statistics, task: TaskStatistics) -> str:
-    heads = [
-        "method",
-        *map(facts.column, task.names),
-        *(h.format(label(found.baseline)) for h in facts.AGAINST),
-        "finished",
-    ]
+    against = [head.format(label(found.baseline)) for head in facts.AGAINST]
+    heads = ["method", *map(facts.column, task.names), *against, "finished", "chosen"]
     rows = [heads, ["---"] * len(heads)]
     for line in facts.lines(found, task):
-        cells = [f"{c.text} ({c.small})" if c.small else c.text for c in (*line.end, *line.against)]
-        rows.append([label(line.method), *cells, line.runs])
+        cells = [*line.end, *line.against, facts.Cell(line.runs), line.chosen]
+        rows.append([label(line.method), *(f"{c.text} ({c.small})" if c.small else c.text for c in cells)])
     target = f"Target: {task.target:.4g}. " if math.isfinite(task.target) else ""
     table = "\n".join("| " + " | ".join(_plain(cell) for cell in row) + " |" for row in rows)
     return f"{target}At the end of the runs, geometric means (of accuracies, means) with 95 % intervals:\n\n{table}"

@@ -70,7 +70,7 @@ def _table(found: Statistics, task: TaskStatistics) -> str:
     for line in facts.lines(found, task):
         cells = [_td(c, "at-end") for c in line.end] + [_td(c, "at-best") for c in line.best]
         cells += [_td(c) for c in line.against]
-        cells += [f"<td>{escape(line.runs)}</td>", f"<td>{escape(line.options)}</td>"]
+        cells += [f"<td>{escape(line.runs)}</td>", _td(line.chosen)]
         kind = ' class="baseline"' if line.method == found.baseline else ""
         rows.append(f'<tr{kind}><th scope="row">{escape(label(line.method))}</th>{"".join(cells)}</tr>')
     head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
