@@ -168,7 +168,8 @@ def reading(found: Statistics) -> list[str]:
         "intervals themselves are not corrected: one in twenty misses the truth.",
         "A run is lost if it diverged or failed. Ratios are of the seeds on which neither run was lost; a method that "
         f"lost more runs than {theirs} is never called better, one that lost fewer never worse.",
-        f"The target is the median final loss of {theirs}, which about half of {theirs}'s own runs miss by its nature. "
+        f"The target is the median final loss of {theirs}, which up to half of {theirs}'s own runs miss. The first "
+        "time that a run meets it counts, even if the loss rises again. "
         f"A miss of a method is infinite, and so is its mean. A miss of {theirs} counts as its whole budget, which can "
         "only make the others look slower. The lower end of the interval allows for both: it takes a miss as a success "
         f"at the end of the budget, and where {theirs} has missed, the time to the loss it did reach.",

@@ -190,11 +190,13 @@ function curve(figure, task, column) {
   }
   const filled = lines.filter((l) => l.points.length);
   const log = state.scale === "log" && !column.endsWith("accuracy") && !filled.some((l) => l.points.some((p) => p[1] !== null && p[1] <= 0));
-  // What rises above every start is cut off, so that one diverging run does not flatten the others.
+  // What rises above every start is cut off, so that one diverging run does not flatten the others; of accuracies, the
+  // first steep rise.
   const values = filled.flatMap((l) => l.points.map((p) => p[1]));
   const rising = column.endsWith("accuracy");
   const start = Math.max(...filled.map((l) => l.points[0][1]).filter((v) => v !== null));
-  const kept = rising || !Number.isFinite(start) ? values : values.filter((v) => v !== null && v <= start * (start > 0 ? 1.1 : 0.9));
+  const known = values.filter((v) => v !== null).sort((a, b) => a - b);
+  const kept = rising ? known.slice(Math.floor(known.length * 0.15)) : !Number.isFinite(start) ? values : values.filter((v) => v !== null && v <= start * (start > 0 ? 1.1 : 0.9));
   const target = column === task.measure ? task.target : null;
   const [low, high] = range(target === null ? kept : [...kept, target], log);
   const xs = filled.flatMap((l) => l.points.map((p) => p[0]));
