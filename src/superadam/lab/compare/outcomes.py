@@ -1,0 +1,184 @@
+"""What came out of a method's runs on a task: ends, bests, times to a target, curves; by seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from superadam.lab.compare.intervals import Estimate, mean
+from superadam.lab.compare.records import Record, Row
+
+__all__ = ["AXES", "Curves", "Outcome", "columns", "crossing", "final", "known", "measure"]
+
+AXES = ("gradient_evaluations", "seconds", "epoch")
+TIMES = AXES[:2]
+SHARES = ("_accuracy",)
+"""Scores from 0 to 1, which are better if higher."""
+POINTS = 150
+"""Of a curve, at the most."""
+
+Curves = dict[str, list[Any]]
+
+
+def known(value: Any) -> float:
+    """A number, or infinity for what is not finite, not a number or not there.
+
+    >>> known(0.5), known(None), known(math.nan)
+    (0.5, inf, inf)
+    """
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else math.inf
+
+
+def columns(records: Iterable[Record]) -> list[str]:
+    """What was measured, train before valid before test, losses before scores."""
+    names = dict.fromkeys(name for record in records for row in record.rows[:1] + record.rows[-1:] for name in row)
+    splits = [name for name in names if name.startswith(("train_", "valid_", "test_"))]
+    order = ("train", "valid", "test")
+    return sorted(splits, key=lambda name: (not name.endswith("_loss"), order.index(name.split("_")[0])))
+
+
+def measure(names: Sequence[str]) -> str:
+    """What decides: the validation loss; where a task has none, the training loss, which is its objective."""
+    return "valid_loss" if "valid_loss" in names else "train_loss"
+
+
+def final(record: Record, name: str) -> float:
+    """At the end of the run; infinite if it did not come to it."""
+    if record.status != "finished" or not record.rows:
+        return math.inf
+    return known(record.rows[-1].get(name))
+
+
+def crossing(rows: Sequence[Row], name: str, target: float) -> dict[str, float]:
+    """When the loss was first at the target or below: evaluations and seconds, infinite for never.
+
+    Between two rows the logarithm of the loss is taken as linear (the loss itself, if one is not positive). Initial
+    weights do not count, however good.
+
+    >>> rows = [{"gradient_evaluations": e, "seconds": e / 10, "loss": f} for e, f in ((0, 4.0), (10, 1.0))]
+    >>> crossing(rows, "loss", 2.0)
+    {'gradient_evaluations': 5.0, 'seconds': 0.5}
+    """
+    before: Row | None = None
+    for row in rows:
+        loss = known(row.get(name))
+        trained = known(row.get("gradient_evaluations")) > 0
+        if loss <= target and trained:
+            part = 1.0 if before is None else _part(known(before.get(name)), loss, target)
+            found = {}
+            for axis in TIMES:
+                end = known(row.get(axis))
+                start = end if before is None else known(before.get(axis))
+                found[axis] = end if math.isinf(start) else start + part * (end - start)
+            return found
+        before = row if loss > target and math.isfinite(loss) else None
+    return dict.fromkeys(TIMES, math.inf)
+
+
+def _part(above: float, below: float, target: float) -> float:
+    """Of the way from one loss to the other, where the target is."""
+    if below > 0:
+        above, below, target = math.log(above), math.log(below), math.log(target)
+    return (above - target) / (above - below)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """The runs of a method on a task, one for each seed of the report."""
+
+    task: str
+    method: str
+    runs: dict[int, Record]
+    measure: str
+    names: list[str]
+
+    @cached_property
+    def finals(self) -> dict[int, float]:
+        """The loss that decides at the end, by seed."""
+        return {seed: final(run, self.measure) for seed, run in self.runs.items()}
+
+    @property
+    def finished(self) -> int:
+        """How many runs came to their end."""
+        return sum(math.isfinite(f) for f in self.finals.values())
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What tuning chose."""
+        return next((run.options for run in self.runs.values()), {})
+
+    def least(self, seed: int) -> float:
+        """The least of the loss that decides after some training, in one run."""
+        rows = [r for r in self.runs[seed].rows if known(r.get(AXES[0])) > 0]
+        return min((known(row.get(self.measure)) for row in rows), default=math.inf)
+
+    def times(self, targets: Mapping[int, float]) -> dict[str, dict[int, float]]:
+        """Evaluations and seconds to the target of each seed."""
+        found = {seed: crossing(self.runs[seed].rows, self.measure, f) for seed, f in targets.items()}
+        return {axis: {seed: times[axis] for seed, times in found.items()} for axis in TIMES}
+
+    def spent(self, axis: str) -> dict[int, float]:
+        """Evaluations or seconds of whole runs, by seed. For one that stopped early, the most of the others."""
+        last = {seed: known(run.rows[-1].get(axis)) if run.rows else math.inf for seed, run in self.runs.items()}
+        whole = [last[seed] for seed, f in self.finals.items() if math.isfinite(f) and math.isfinite(last[seed])]
+        most = max(whole or [v for v in last.values() if math.isfinite(v)] or [math.inf])
+        return {seed: last[seed] if math.isfinite(f) and f < math.inf else most for seed, f in self.finals.items()}
+
+    def summary(self, name: str) -> tuple[Estimate, Estimate]:
+        """At the end of the finished runs; and at each one's row with the least of the loss that decides.
+
+        Geometric means, as ratios are of these; of accuracies, which are shares, and of what is not positive, means.
+        """
+        ends, bests = [], []
+        for seed, run in self.runs.items():
+            if math.isfinite(self.finals[seed]):
+                ends.append(known(run.rows[-1].get(name)))
+                best = min(run.rows, key=lambda row: known(row.get(self.measure)))
+                bests.append(known(best.get(name)))
+        return _average(ends, name), _average(bests, name)
+
+    def curves(self) -> Curves:
+        """The median over seeds, lowest and highest of each column by gradient evaluations; None if not finite.
+
+        A run that has diverged counts as infinite from there on.
+        """
+        rows = {seed: {known(r.get(AXES[0])): r for r in run.rows} for seed, run in self.runs.items()}
+        places = sorted({e for by in rows.values() for e in by if math.isfinite(e)})
+        if len(places) > POINTS:
+            places = [places[round(i)] for i in np.linspace(0, len(places) - 1, POINTS)]
+        found: Curves = {axis: [] for axis in AXES} | {name: [] for name in self.names}
+        for place in places:
+            here = [by[place] for by in rows.values() if place in by]
+            for axis in AXES:
+                found[axis].append(_round(float(np.median([known(row.get(axis)) for row in here]))))
+            ended = sum(run.status != "finished" and place not in rows[seed] for seed, run in self.runs.items())
+            for name in self.names:
+                worst = -math.inf if name.endswith(SHARES) else math.inf
+                measured = [known(row.get(name)) for row in here]
+                values = sorted([v if math.isfinite(v) else worst for v in measured] + [worst] * ended)
+                found[name].append([_round(v) for v in (_median(values), values[0], values[-1])])
+        return found
+
+
+def _median(values: Sequence[float]) -> float:
+    """Of sorted values; of the two in the middle, if one is infinite, that one."""
+    n = len(values)
+    return (values[(n - 1) // 2] + values[n // 2]) / 2
+
+
+def _average(values: Iterable[float], name: str) -> Estimate:
+    finite = [v for v in values if math.isfinite(v)]
+    if name.endswith(SHARES):
+        found = mean(finite)
+        return found._replace(low=max(found.low, 0.0), high=min(found.high, 1.0)) if found.n > 1 else found
+    return mean([math.log(v) for v in finite]).exp() if all(v > 0 for v in finite) else mean(finite)
+
+
+def _round(value: float) -> float | None:
+    return float(f"{value:.5g}") if math.isfinite(value) else None

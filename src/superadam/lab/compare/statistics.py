@@ -1,0 +1,246 @@
+"""What the records of a comparison say, in numbers: each method against the baseline, on each task and on all of them.
+
+What decides is the validation loss at the end of equal budgets, paired by seed, as a ratio: `intervals.paired` and
+`intervals.evidence` of its logarithm, corrected by Holm's method over all comparisons of the study. Beside it stand the
+evaluations and seconds until the median final loss of the baseline.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from superadam.lab.compare.intervals import LEVEL, NOTHING, Estimate, Evidence, evidence, holm, paired
+from superadam.lab.compare.outcomes import TIMES, Outcome, columns, measure
+from superadam.lab.compare.ranking import Ranks, profile, ranks_of
+from superadam.lab.compare.records import Results
+from superadam.lab.compare.tuning import Trials, trials_of
+
+__all__ = ["Comparison", "Ratio", "Statistics", "TaskStatistics", "analyse"]
+
+ALPHA = 1 - LEVEL
+
+Outcomes = dict[str, Outcome]
+BySeed = Mapping[int, float]
+
+
+class Ratio(NamedTuple):
+    """Time to the target, as a multiple of the baseline's.
+
+    A miss is infinite, and so is the geometric mean with it; a miss of the baseline counts as its whole budget, the
+    least that it could be: no method is made better by it. The lower end of the interval allows for what both hide: it
+    takes a miss as a success at the end of its budget, and where the baseline has missed, the time to what that run
+    has reached.
+    """
+
+    estimate: Estimate
+    reached: int
+    reached_baseline: int
+    runs: int
+
+
+@dataclasses.dataclass
+class Comparison:
+    """A method against the baseline: on one task, or on average over those whose losses have a ratio.
+
+    `finals` is the ratio of final losses, or their difference if some are not positive (`relative` is False), over the
+    seeds on which neither run was `lost`, that is, diverged or failed.
+    """
+
+    method: str
+    finals: Estimate
+    relative: bool
+    lost: int
+    lost_baseline: int
+    n: int
+    times: dict[str, Ratio]
+    evidence: Evidence | None = None
+    p: float = math.nan
+    """Corrected."""
+
+    @property
+    def outcome(self) -> Literal["better", "worse", "lost", "same"]:
+        """Better or worse beyond what chance does in 1 of 20 studies.
+
+        Not better with more runs lost than the baseline, nor worse with fewer: the rest would be a selection. More lost
+        ones are a fact that is told as such.
+        """
+        sign = self.evidence.sign if self.evidence is not None and self.p < ALPHA else 0
+        more = self.lost - self.lost_baseline
+        if sign < 0 and more <= 0:
+            return "better"
+        if sign > 0 and more >= 0:
+            return "worse"
+        return "lost" if more > 0 else "same"
+
+
+@dataclasses.dataclass
+class TaskStatistics:
+    """One task."""
+
+    name: str
+    names: list[str]
+    measure: str
+    target: float
+    """The median final loss of the baseline; infinite if it has none."""
+    outcomes: Outcomes
+    comparisons: dict[str, Comparison]
+    trials: dict[str, Trials]
+
+
+@dataclasses.dataclass
+class Statistics:
+    """All tasks. `overall` is empty if there is one only."""
+
+    baseline: str
+    methods: list[str]
+    tasks: dict[str, TaskStatistics]
+    overall: dict[str, Comparison]
+    ranks: Ranks
+    profiles: dict[str, dict[str, list[float]]]
+    """For evaluations and seconds, by method: the factors by which the best of all was faster, by task and seed."""
+    family: int
+    """The number of comparisons that are corrected for."""
+
+
+def analyse(results: Results) -> Statistics:
+    """The statistics of a study, which may be unfinished."""
+    baseline, methods = results.plan.baseline, _methods(results)
+    tasks = {name: _task(results, name, methods) for name in _tasks(results)}
+    pairs = {name: _pairs(task, baseline) for name, task in tasks.items()}
+    overall = {}
+    for name, task in tasks.items():
+        task.comparisons = {m: _compare(m, [pairs[name][m]]) for m in methods if m in pairs[name]}
+    if len(tasks) > 1:
+        every = {m: [pairs[t][m] for t in tasks if m in pairs[t]] for m in methods}
+        overall = {m: _compare(m, found) for m, found in every.items() if len(found) == len(tasks)}
+    family = [c for t in tasks.values() for c in t.comparisons.values()] + list(overall.values())
+    tested = [c for c in family if c.evidence is not None]
+    for c, p in zip(tested, holm([c.evidence.p for c in tested if c.evidence]), strict=True):
+        c.p = p
+    profiles = {axis: profile(list(tasks.values()), methods, axis) for axis in TIMES}
+    return Statistics(baseline, methods, tasks, overall, ranks_of(list(tasks.values()), methods), profiles, len(tested))
+
+
+def _tasks(results: Results) -> list[str]:
+    return list(dict.fromkeys([*results.plan.tasks, *(r.task for r in results.records)]))
+
+
+def _methods(results: Results) -> list[str]:
+    """The baseline first."""
+    planned = [results.plan.baseline, *results.plan.methods, *sorted({r.method for r in results.records})]
+    return list(dict.fromkeys(planned))
+
+
+def _task(results: Results, name: str, methods: list[str]) -> TaskStatistics:
+    records = [r for r in results.records if r.task == name]
+    names = columns(records)
+    by = measure(names)
+    outcomes = {}
+    for m in methods:
+        runs = {r.seed: r for r in records if r.method == m and r.phase == "report"}
+        outcomes[m] = Outcome(name, m, dict(sorted(runs.items())), by, names)
+    finals = list(outcomes[results.plan.baseline].finals.values())
+    target = float(np.median(finals)) if finals else math.inf
+    tuned = {m: [r for r in records if r.method == m and r.phase == "tune"] for m in methods}
+    chosen = {m: next((r.trial for r in o.runs.values()), None) for m, o in outcomes.items()}
+    keys = list(results.plan.space)
+    trials = {m: trials_of(tuned[m], by, keys, chosen[m]) for m in methods}
+    return TaskStatistics(name, names, by, target, outcomes, {}, trials)
+
+
+# ------------------------------------------------------------------------------------------------ pairs
+
+
+@dataclasses.dataclass
+class Pairs:
+    """A method and the baseline on a task, by seed: final losses; and times with the least that they could be."""
+
+    ours: BySeed
+    theirs: BySeed
+    relative: bool
+    times: dict[str, tuple[BySeed, BySeed]]
+    """Logarithms of ratios: the most that they could be, infinite for a miss; and the least."""
+    reached: dict[str, tuple[int, int]]
+
+    def difference(self, seed: int) -> float:
+        a, b = self.ours[seed], self.theirs[seed]
+        if math.isinf(a) or math.isinf(b):
+            return math.inf
+        return math.log(a / b) if self.relative else a - b
+
+
+def _pairs(task: TaskStatistics, baseline: str) -> dict[str, Pairs]:
+    """Of each method but the baseline, where both have runs."""
+    theirs = task.outcomes[baseline]
+    found = {}
+    for m, ours in task.outcomes.items():
+        seeds = [s for s in ours.runs if s in theirs.runs]
+        if m == baseline or not seeds:
+            continue
+        a, b = ({s: o.finals[s] for s in seeds} for o in (ours, theirs))
+        times, reached = {}, {}
+        if math.isfinite(task.target):
+            for axis, (values, least, *counts) in _times(ours, theirs, task.target, seeds).items():
+                times[axis], reached[axis] = (values, least), (counts[0], counts[1])
+        relative = all(f > 0 for f in (*a.values(), *b.values()))
+        found[m] = Pairs(a, b, relative, times, reached)
+    return found
+
+
+def _times(
+    ours: Outcome, theirs: Outcome, target: float, seeds: list[int]
+) -> dict[str, tuple[BySeed, BySeed, int, int]]:
+    """Logarithms of ratios: the most and the least that they could be; and how many have reached the target."""
+    eased = {s: max(target, theirs.least(s)) for s in seeds}
+    strict = dict.fromkeys(seeds, target)
+    (a, a_eased), (b, b_eased) = ((o.times(strict), o.times(eased)) for o in (ours, theirs))
+    found: dict[str, tuple[BySeed, BySeed, int, int]] = {}
+    for axis in TIMES:
+        spent, spent_theirs = ours.spent(axis), theirs.spent(axis)
+        most, least = {}, {}
+        for s in seeds:
+            most[s] = _log_ratio(a[axis][s], min(b[axis][s], spent_theirs[s]))
+            least[s] = _log_ratio(min(a_eased[axis][s], spent[s]), min(b_eased[axis][s], spent_theirs[s]))
+        reached, reached_theirs = (sum(math.isfinite(x[axis][s]) for s in seeds) for x in (a, b))
+        found[axis] = (most, least, reached, reached_theirs)
+    return found
+
+
+def _log_ratio(top: float, bottom: float) -> float:
+    """Infinite if a time is: one that is not known at all."""
+    return math.log(max(top, 1e-9) / max(bottom, 1e-9)) if math.isfinite(top) and math.isfinite(bottom) else math.inf
+
+
+def _compare(method: str, tasks: list[Pairs]) -> Comparison:
+    """On one task; or for each seed on the mean over tasks, without those whose losses have no ratio."""
+    tasks = [t for t in tasks if t.relative] or tasks[:1]
+    seeds = [s for s in tasks[0].ours if all(s in t.ours for t in tasks)]
+    ours, theirs = ([sum(getattr(t, side)[s] for t in tasks) for s in seeds] for side in ("ours", "theirs"))
+    differences = [_mean([t.difference(s) for t in tasks]) for s in seeds]
+    both = [d for d in differences if math.isfinite(d)]
+    relative = tasks[0].relative
+    finals = paired(both)
+    times = {}
+    for axis in TIMES:
+        if all(axis in t.times for t in tasks):
+            times[axis] = _ratio([t.times[axis] for t in tasks], [t.reached[axis] for t in tasks], seeds)
+    lost, lost_theirs = (sum(math.isinf(v) for v in side) for side in (ours, theirs))
+    made = Comparison(method, finals.exp() if relative else finals, relative, lost, lost_theirs, len(seeds), times)
+    made.evidence = evidence(both)
+    return made
+
+
+def _ratio(tasks: list[tuple[BySeed, BySeed]], reached: list[tuple[int, int]], seeds: Sequence[int]) -> Ratio:
+    values, least = ([_mean([t[i][s] for t in tasks]) for s in seeds] for i in (0, 1))
+    estimate = paired(values, least) if all(map(math.isfinite, least)) else NOTHING
+    ours, theirs = (sum(r[i] for r in reached) for i in (0, 1))
+    return Ratio(estimate.exp(), ours, theirs, sum(len(t[0]) for t in tasks))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

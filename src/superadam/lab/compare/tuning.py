@@ -1,0 +1,50 @@
+"""How a method's loss depends on what is tuned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from superadam.lab.compare.outcomes import final
+from superadam.lab.compare.records import Record
+
+__all__ = ["Trials", "trials_of"]
+
+NEAR = 1.1
+
+
+class Trials(NamedTuple):
+    """How a method's loss depends on what is tuned."""
+
+    points: list[tuple[dict[str, Any], float]]
+    """Options and final loss, the mean over tuning seeds; infinite if one of them did not come to its end."""
+    best: int | None
+    edges: dict[str, str]
+    """For which options the best value is the "lowest" or "highest" that was tried: a better one may be beyond."""
+    near: int
+    """The number of trials whose loss is within 10 % of the least."""
+
+
+def trials_of(records: list[Record], by: str, keys: Sequence[str], chosen: int | None) -> Trials:
+    """The trials of a method on a task, by the loss that decides; `chosen` is the one that was repeated."""
+    losses: dict[int, list[float]] = {}
+    options = {}
+    for r in sorted(records, key=lambda r: (r.trial, r.seed)):
+        losses.setdefault(r.trial, []).append(final(r, by))
+        options[r.trial] = {k: r.options[k] for k in keys if k in r.options}
+    points = [(options[t], sum(values) / len(values)) for t, values in losses.items()]
+    order = list(losses)
+    finite = [i for i, (_, loss) in enumerate(points) if math.isfinite(loss)]
+    least = min(finite, key=lambda i: points[i][1], default=None)
+    best = order.index(chosen) if chosen in losses else least
+    if best is None or least is None:
+        return Trials(points, best, {}, 0)
+    edges = {}
+    for k in keys:
+        values = [o[k] for o, _ in points if k in o]
+        ends = {min(values): "lowest", max(values): "highest"} if len(set(values)) > 1 else {}
+        if points[best][0].get(k) in ends:
+            edges[k] = ends[points[best][0][k]]
+    bound = points[least][1] * (NEAR if points[least][1] > 0 else 1 / NEAR)
+    return Trials(points, best, edges, sum(loss <= bound for _, loss in points))
