@@ -29,6 +29,7 @@ def compare(
     scale: Annotated[str, typer.Option(help="tiny, laptop or paper.")] = "laptop",
     trials: Annotated[int, typer.Option(min=1, help="Of each method on each task.")] = 9,
     seeds: Annotated[int, typer.Option(min=1, help="With which the best is repeated.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="Of these: other ones than a search has seen.")] = 0,
     tuning_seeds: Annotated[int, typer.Option(min=1, help="Runs of each trial.")] = 1,
     budget_evals: Annotated[
         int | None, typer.Option(min=1, help="Gradient evaluations of a run. Default: the scale's epochs.")
@@ -64,6 +65,7 @@ def compare(
             scale=scale,
             trials=trials,
             seeds=seeds,
+            first_seed=first_seed,
             tuning_seeds=tuning_seeds,
             budget_evals=budget_evals,
             sampler=sampler,

@@ -34,6 +34,7 @@ def compare(
     scale: str = "laptop",
     trials: int = 9,
     seeds: int = 5,
+    first_seed: int = 0,
     tuning_seeds: int = 1,
     budget_evals: int | None = None,
     sampler: str = "qmc",
@@ -60,6 +61,7 @@ def compare(
         scale: "tiny", "laptop" or "paper".
         trials: of each method, on each task.
         seeds: that the best options are repeated with. No trial sees them.
+        first_seed: of these. After a search, seeds that had no part in it.
         tuning_seeds: runs of each trial.
         budget_evals: gradient evaluations of each run; by default those of one gradient per batch for the epochs of the
             scale.
@@ -81,6 +83,7 @@ def compare(
         scale=scale,
         trials=trials,
         seeds=seeds,
+        first_seed=first_seed,
         tuning_seeds=tuning_seeds,
         budget_evals=budget_evals,
         sampler=sampler,

@@ -30,6 +30,7 @@ def plan_of(
     scale: str = "laptop",
     trials: int = 9,
     seeds: int = 5,
+    first_seed: int = 0,
     tuning_seeds: int = 1,
     budget_evals: int | None = None,
     sampler: str = "qmc",
@@ -54,6 +55,10 @@ def plan_of(
     for name, number in (("trials", trials), ("seeds", seeds), ("tuning_seeds", tuning_seeds)):
         if not 0 < number < TUNING_SEEDS:
             raise ValueError(f"Invalid {name}: {number} (expected 1 to {TUNING_SEEDS - 1})")
+    if not 0 <= first_seed <= TUNING_SEEDS - seeds:
+        raise ValueError(
+            f"Invalid first_seed: {first_seed} (expected 0 to {TUNING_SEEDS - seeds}: tuning has the others)"
+        )
     chosen = _methods(methods, ablations)
     plan = Plan(
         tasks=list(dict.fromkeys(find(task).name for task in tasks)),
@@ -62,7 +67,7 @@ def plan_of(
         scale=scale,
         trials=trials,
         tuning_seeds=[TUNING_SEEDS + i for i in range(tuning_seeds)],
-        report_seeds=list(range(seeds)),
+        report_seeds=list(range(first_seed, first_seed + seeds)),
         space=_space({**SPACE, **(tune or {})}),
         sampler=sampler,
         decay=decay,
