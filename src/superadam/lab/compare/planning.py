@@ -57,7 +57,7 @@ def plan_of(
             raise ValueError(f"Invalid {name}: {number} (expected 1 to {TUNING_SEEDS - 1})")
     if not 0 <= first_seed <= TUNING_SEEDS - seeds:
         raise ValueError(
-            f"Invalid first_seed: {first_seed} (expected 0 to {TUNING_SEEDS - seeds}: tuning has the others)"
+            f"Invalid first_seed: {first_seed} (expected 0 to {TUNING_SEEDS - seeds}; tuning has the rest)"
         )
     chosen = _methods(methods, ablations)
     plan = Plan(
