@@ -21,6 +21,7 @@ from superadam.lab import methods, tasks
 from superadam.lab.folders import Folder, Row
 from superadam.monitor import MonitorWarning
 from superadam.monitor.sinks import TensorBoard
+from superadam.replay import put_back
 from superadam.resumable import default_generators, set_default_generators
 
 __all__ = ["Run", "Watcher"]
@@ -299,13 +300,8 @@ class OneFactor:
 def _at_x(opt: SuperAdam) -> Iterator[None]:
     """`Transport` has the parameters ahead of x_t while it trains; the loss that counts is that at x_t."""
     ahead = {p: s["lead"] for p, s in opt.state.items() if "lead" in s}
-    before = {p: p.detach().clone() for p in ahead}
-    with torch.no_grad():
-        for p, lead in ahead.items():
-            p.sub_(lead)
-    try:
-        yield
-    finally:
+    with put_back(ahead):
         with torch.no_grad():
-            for p, x in before.items():
-                p.copy_(x)
+            for p, lead in ahead.items():
+                p.sub_(lead)
+        yield
