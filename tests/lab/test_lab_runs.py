@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from superadam import SuperAdam
-from superadam.lab import methods, runs, tasks
+from superadam.lab import methods, parallel, runs, tasks
 from superadam.lab.folders import Config, Folder, rows
 from superadam.lab.runs import OneFactor, Run, Watcher
 
@@ -176,7 +176,7 @@ def test_killed_between_a_row_and_its_checkpoint(run, monkeypatch):
     class Kill(Watcher):
         def stepped(self, one, loss):
             if one.step == 3:
-                monkeypatch.setattr(runs, "save_checkpoint", killed)
+                monkeypatch.setattr(parallel, "save_checkpoint", killed)
 
     parts.watcher = Kill()
     with pytest.raises(KeyboardInterrupt):

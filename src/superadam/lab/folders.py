@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 
 import superadam
 
@@ -40,6 +41,7 @@ class Config:
     budget_evals: int | None = None
     budget_seconds: float | None = None
     tensorboard: bool = False
+    strategy: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("every", "epochs", "budget_evals", "budget_seconds"):
@@ -120,6 +122,7 @@ def environment() -> dict[str, Any]:
         "system": platform.platform(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
+        "processes": dist.get_world_size() if dist.is_initialized() else 1,
     }
 
 
