@@ -1,6 +1,5 @@
 """What the processes of tests/lab/test_parallel.py run, all in one start; and, alone, the test process itself."""
 
-import os
 import signal
 import sys
 from pathlib import Path
@@ -10,10 +9,14 @@ from torch import nn
 
 from superadam.lab import tasks
 from superadam.lab.folders import Config, Folder
-from superadam.lab.parallel import together
+from superadam.lab.parallel import Processes, together
 from superadam.lab.runs import Run, Watcher
 
-BATCHES = {"digits-cnn": 21, "pydoc-lstm": 5}  # 64 = 3 · 21 + 1: one process has nothing of the last batch
+SIZES = {
+    "digits-cnn": {"batch": 21},  # 64 = 3 · 21 + 1: one process has nothing of the last batch
+    "pydoc-lstm": {"batch": 5, "words": 200},
+    "pydoc-transformer": {"words": 300},
+}
 WITHOUT_DROPOUT = {
     "mlp tau=0": ("digits-mlp", "super_adam tau=0", "ddp"),
     "mlp tau=1": ("digits-mlp", "super_adam tau=1", "ddp"),
@@ -28,6 +31,7 @@ WITHOUT_DROPOUT = {
     "divided transformer tau=1": ("pydoc-transformer", "super_adam tau=1", "fsdp2"),
     "divided transformer, one norm": ("pydoc-transformer", "adagrad_norm", "fsdp2"),
     "divided transformer, ahead": ("pydoc-transformer", "adam_plus", "fsdp2"),
+    "divided mlp": ("digits-mlp", "sgd", "fsdp2"),
     "divided cnn": ("digits-cnn", "super_adam tau=1", "fsdp2"),
     "divided lstm": ("pydoc-lstm", "super_adam tau=1", "fsdp2"),
 }
@@ -53,11 +57,9 @@ class Interrupt(Watcher):
             signal.raise_signal(signal.SIGTERM)
 
 
-def make(path, processes, task, method, watcher=None, batch=None):
+def make(path, processes, task, method, watcher=None, **sizes):
     """A run at tiny scale: the one that is there, or a new one."""
-    batch = batch or BATCHES.get(task)
-    sizes = tasks.find(task).scales["tiny"]
-    with mock.patch.dict(sizes, {"batch": batch} if batch else {}):
+    with mock.patch.dict(tasks.find(task).scales["tiny"], {**SIZES.get(task, {}), **sizes}):
         config = Config(task, method, "tiny", preset="default", strategy=processes.strategy, options={"lr": 0.01})
         folder = processes.from_first(lambda: Folder(path) if path.exists() else Folder.new(path, config))
         return Run(folder, watcher, processes)
@@ -72,31 +74,38 @@ def without_dropout(run):
     return run
 
 
-def run_all(folder):
+def run_with(processes, folder):
+    """All that is for one strategy."""
+
+    def mine(table):
+        return {name: parts for name, parts in table.items() if parts[2] == processes.strategy}.items()
+
+    for name, (task, method, _) in mine(WITHOUT_DROPOUT):
+        assert without_dropout(make(folder / name, processes, task, method)).train() == "finished"
+    for name, (task, method, _) in mine(RESUMED):
+        assert make(folder / f"{name} whole", processes, task, method).train() == "finished"
+        to_last = Interrupt(processes.size - 1, step=4)
+        parts = make(folder / name, processes, task, method, to_last)
+        assert parts.train() == "interrupted"
+        assert parts.step == 4
+        assert make(folder / name, processes, task, method).train() == "finished"
+        assert (
+            without_dropout(make(folder / f"{name} begun", processes, task, method, to_last)).train() == "interrupted"
+        )
     said = {}
-    for strategy in ("ddp", "fsdp2"):
-        with together(strategy, "cpu") as processes:
-            for name, (task, method, how) in WITHOUT_DROPOUT.items():
-                if how == strategy:
-                    assert without_dropout(make(folder / name, processes, task, method)).train() == "finished"
-            for name, (task, method, how) in RESUMED.items():
-                if how == strategy:
-                    assert make(folder / f"{name} whole", processes, task, method).train() == "finished"
-                    last = processes.size - 1
-                    parts = make(folder / name, processes, task, method, Interrupt(last, 4))
-                    assert parts.train() == "interrupted"
-                    assert parts.step == 4
-                    assert make(folder / name, processes, task, method).train() == "finished"
-                    begun = make(folder / f"{name} begun", processes, task, method, Interrupt(last, 4))
-                    assert without_dropout(begun).train() == "interrupted"
-            for name, (task, method, how, batch) in REFUSED.items():
-                if how == strategy:
-                    try:
-                        make(folder / name, processes, task, method, batch=batch)
-                    except ValueError as error:
-                        said[name] = str(error)
-    if os.environ["RANK"] == "0":
-        for name, text in said.items():
+    for name, (task, method, _, batch) in mine(REFUSED):
+        try:
+            make(folder / name, processes, task, method, batch=batch)
+        except ValueError as error:
+            said[name] = str(error)
+    return said
+
+
+def run_all(folder):
+    with together(None, "cpu") as processes:
+        assert processes.strategy == "ddp"
+        said = run_with(processes, folder) | run_with(Processes("fsdp2"), folder)
+        for name, text in said.items() if processes.leads else ():
             (folder / f"{name}.txt").write_text(text)
 
 

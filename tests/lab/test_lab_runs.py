@@ -331,3 +331,18 @@ def test_tensorboard_gets_every_row(run, monkeypatch):
     assert [row["step"] for row in written] == [0, 2, 4]
     assert written[-1]["condition"] >= 1
     assert all(isinstance(v, int | float) for row in written for v in row.values())
+
+
+def test_tensorboard_shows_what_the_metrics_say(run):
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    one = run("digits-mlp", tensorboard=True)
+    one.train()
+    one._board.writer.flush()
+    found = loader.EventAccumulator(str(one.folder.path / "tensorboard"))
+    found.Reload()
+    measured = rows(one.folder.path)
+    last = measured[-1]["monitor"]
+    for name in ("train_loss", "test_accuracy", "full_gradient_norm"):
+        shown = [(event.step, event.value) for event in found.Scalars(f"superadam/{name}")]
+        assert shown == [(row["step"], pytest.approx(row[name], rel=1e-6)) for row in measured]
+    assert found.Scalars("superadam/condition")[-1].value == pytest.approx(last["condition"], rel=1e-6)

@@ -139,6 +139,7 @@ def test_shares_of_a_batch_are_the_batch_with_its_augmentation():
     torch.testing.assert_close(joined, whole, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_torchrun_is_interrupted_and_goes_on(tmp_path):
     """As a user does it: Ctrl-C to torchrun, then the command that it prints."""
     path = tmp_path / "run"
@@ -150,14 +151,14 @@ def test_torchrun_is_interrupted_and_goes_on(tmp_path):
         if line.startswith("epoch 2,"):
             process.send_signal(signal.SIGINT)
             break
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=200)
     assert "2 processes (ddp)" in shown
     assert shown.count("epoch 1,") == 1
     assert f"torchrun --nproc-per-node 2 -m superadam.cli resume {path}" in rest, errors
     stopped = len(rows(path))
     assert 3 <= stopped < 301
     process = started("-m", "superadam.cli", "resume", str(path), "--epochs", str(stopped + 1))
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     assert rest.count("Finished") == 1
     assert [row["epoch"] for row in rows(path)] == [*range(stopped + 2)]

@@ -128,12 +128,16 @@ class Processes:
     def in_turn(self) -> Iterator[None]:
         """First the first process, then the others: what it unpacks, they find."""
         if not self.leads:
-            self.highest()
+            self.wait()
         try:
             yield
         finally:
             if self.leads:
-                self.highest()
+                self.wait()
+
+    def wait(self) -> None:
+        """Until all are here."""
+        self.highest(0.0)
 
     # ------------------------------------------------------------------------------------------------ training
 
@@ -185,7 +189,7 @@ class Processes:
         elif self.divided:
             for part in both:
                 part.state_dict()
-        self.highest()  # nobody goes on, or away, before it is there
+        self.wait()  # nobody goes on, or away, before it is there
 
     def load(self, path: Any, seed: int, *, model: nn.Module, optimizer: SuperAdam, **parts: Any) -> dict[str, Any]:
         """`load_checkpoint`, by any number of processes: of more than there were, the new ones start their masks."""

@@ -53,6 +53,9 @@ class Run:
     The last row of a run whose τ is not 0 is measured at x_T, with the move from there still to be taken: so a run
     that goes on later does not differ from one that was never stopped.
 
+    With `processes`, each of them has a run of its own in the same folder, with its share of every batch. All measure
+    the same; what the first one measures is written, and is what all of them go by.
+
     >>> import tempfile
     >>> from superadam.lab.folders import Config
     >>> with tempfile.TemporaryDirectory() as place:
