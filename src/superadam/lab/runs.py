@@ -174,7 +174,7 @@ class Run:
         def closure() -> Tensor:
             self.opt.zero_grad()
             loss, self.memory = self.loss(batch, memory)
-            (loss * weight).backward()  # type: ignore[no-untyped-call]
+            loss.backward(torch.full_like(loss, weight))  # type: ignore[no-untyped-call]
             clipped()
             return loss.detach()
 
