@@ -15,6 +15,7 @@ from superadam.chunks import Chunk, Scalars, Sums, state_dtype
 from superadam.matrices import Matrix
 from superadam.options import gamma_of as _gamma
 from superadam.pieces import run
+from superadam.replay import put_back
 from superadam.rounding import precisely
 from superadam.sharding import Sharding, local, over_ranks, sharding, sums_over_ranks
 from superadam.tensors import Scalar, norm2
@@ -177,18 +178,13 @@ class AlgorithmOne(ComposedOptimizer):
         exactly. x̃ is the solution of line 9 from the parameters as they are, with the newest g and H. A copy of the
         parameters is kept meanwhile.
         """
-        with torch.no_grad():
-            chunks = self._chunks(lambda p, state: (_key(state.get("gamma")),) if "g" in state else None)
-            chunks = [c for c in chunks if c.constraint is not None or c.penalty is not None]
-            before = [c.x.clone() for c in chunks]
-            for c in chunks:
-                c.x.copy_(steps.x_tilde(c, c.states[0].get("gamma", _gamma(c.group))))
-        try:
-            yield
-        finally:
+        chunks = self._chunks(lambda p, state: (_key(state.get("gamma")),) if "g" in state else None)
+        chunks = [c for c in chunks if c.constraint is not None or c.penalty is not None]
+        with put_back(p for c in chunks for p in c.params):
             with torch.no_grad():
-                for c, x in zip(chunks, before, strict=True):
-                    c.x.copy_(x)
+                for c in chunks:
+                    c.x.copy_(steps.x_tilde(c, c.states[0].get("gamma", _gamma(c.group))))
+            yield
 
     def restart(self) -> None:
         """Forget g: the next gradient of every parameter is its g, as at the start. H and the step counts stay.

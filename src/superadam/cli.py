@@ -82,3 +82,7 @@ def _print(table: benchmark.Table) -> None:
 def main() -> None:
     """The entry point."""
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ import itertools
 import random
 import sys
 from collections.abc import Generator, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -20,7 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-__all__ = ["Half", "Replay", "Used", "twice"]
+from superadam.sharding import local
+
+__all__ = ["Half", "Replay", "Used", "put_back", "twice"]
 
 T = TypeVar("T")
 
@@ -43,6 +46,18 @@ class Buffers:
             for owner, name, buffer, value in self._kept:
                 buffer.copy_(value)
                 owner._buffers[name] = buffer  # some modules assign a new tensor instead of writing into the old
+
+
+@contextmanager
+def put_back(params: Iterable[Tensor]) -> Iterator[None]:
+    """Parameters may be moved inside the `with`: after it they hold what they held before."""
+    before = [(local(p), local(p).detach().clone()) for p in params]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for p, x in before:
+                p.copy_(x)
 
 
 class Replay:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from superadam import SuperAdam
-from superadam.lab import methods, runs, tasks
+from superadam.lab import methods, parallel, runs, tasks
 from superadam.lab.folders import Config, Folder, rows
 from superadam.lab.runs import OneFactor, Run, Watcher
 
@@ -193,7 +193,7 @@ def test_killed_between_a_row_and_its_checkpoint(run, monkeypatch):
     class Kill(Watcher):
         def stepped(self, one, loss):
             if one.step == 3:
-                monkeypatch.setattr(runs, "save_checkpoint", killed)
+                monkeypatch.setattr(parallel, "save_checkpoint", killed)
 
     parts.watcher = Kill()
     with pytest.raises(KeyboardInterrupt):
@@ -348,3 +348,18 @@ def test_tensorboard_gets_every_row(run, monkeypatch):
     assert [row["step"] for row in written] == [0, 2, 4]
     assert written[-1]["condition"] >= 1
     assert all(isinstance(v, int | float) for row in written for v in row.values())
+
+
+def test_tensorboard_shows_what_the_metrics_say(run):
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    one = run("digits-mlp", tensorboard=True)
+    one.train()
+    one._board.writer.flush()
+    found = loader.EventAccumulator(str(one.folder.path / "tensorboard"))
+    found.Reload()
+    measured = rows(one.folder.path)
+    last = measured[-1]["monitor"]
+    for name in ("train_loss", "test_accuracy", "full_gradient_norm"):
+        shown = [(event.step, event.value) for event in found.Scalars(f"superadam/{name}")]
+        assert shown == [(row["step"], pytest.approx(row[name], rel=1e-6)) for row in measured]
+    assert found.Scalars("superadam/condition")[-1].value == pytest.approx(last["condition"], rel=1e-6)

@@ -16,6 +16,7 @@ from superadam.lab.compare import commands as comparing
 from superadam.lab.data import fetch
 from superadam.lab.folders import Config, Folder, Row
 from superadam.lab.methods import PAPER, make, value
+from superadam.lab.parallel import Processes, together
 from superadam.lab.runs import Run, Watcher
 from superadam.lab.showing import Sizes, errors
 from superadam.lab.tasks import SCALES, TASKS, Task, find
@@ -57,6 +58,9 @@ def train(
     download: Annotated[bool, typer.Option("--download", help="Get the data into --data-dir first.")] = False,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: a new one in runs/.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard, too.")] = False,
+    strategy: Annotated[
+        str | None, typer.Option(help="Under torchrun: ddp (the default) copies the model, fsdp2 divides it.")
+    ] = None,
 ) -> None:
     """Train a task with a method, into a folder.
 
@@ -79,12 +83,16 @@ def train(
             tensorboard,
             decay,
             dict(value(s) for s in size or []),
+            strategy,
         )
-        if download:
-            _fetch(find(task), config.data_dir)
-        problem = find(task).problem(scale, seed, config.data_dir, config.sizes)  # before a folder is made
-        make(find(task), problem, method, preset, config.options)
-        _go(Folder.new(out, config))
+        with together(strategy, device) as processes:
+            if download:
+                processes.from_first(lambda: _fetch(find(task), config.data_dir))
+            with processes.in_turn():
+                problem = find(task).problem(scale, seed, config.data_dir, config.sizes)  # before a folder is made
+            processes.join(problem)
+            make(find(task), problem, method, preset, config.options)
+            _go(processes.from_first(lambda: Folder.new(out, config)), processes)
 
 
 def resume(run: RunFolder, epochs: Epochs = None, budget_evals: Evals = None, budget_seconds: Seconds = None) -> None:
@@ -95,10 +103,11 @@ def resume(run: RunFolder, epochs: Epochs = None, budget_evals: Evals = None, bu
     with errors():
         folder = Folder(run)
         config = folder.read()
-        if epochs or budget_evals or budget_seconds:
-            config.epochs, config.budget_evals, config.budget_seconds = epochs, budget_evals, budget_seconds
-            folder.write(config)
-        _go(folder)
+        with together(config.strategy, config.device) as processes:
+            if epochs or budget_evals or budget_seconds:
+                config.epochs, config.budget_evals, config.budget_seconds = epochs, budget_evals, budget_seconds
+                processes.from_first(lambda: folder.write(config))
+            _go(folder, processes)
 
 
 def plot(
@@ -172,7 +181,8 @@ class Shown(Watcher):
         parameters = sum(p.numel() for p in run.problem.model.parameters())
         self.console.print(
             f"{config.task} at {config.scale} scale ({_sizes(run.sizes)}; {parameters:,} parameters, "
-            f"{run.problem.length} batches an epoch), seed {config.seed}, into {run.folder.path}\n{run.opt}",
+            f"{run.problem.length} batches an epoch), seed {config.seed}, {_processes(run.processes)}"
+            f"into {run.folder.path}\n{run.opt}",
             highlight=False,
         )
         self.id = self.bar.add_task(config.task, total=1.0, loss="")
@@ -196,17 +206,19 @@ class Shown(Watcher):
             self.console.print(f"  look: {text}", style="yellow", highlight=False)
 
 
-def _go(folder: Folder) -> None:
-    console = Console(soft_wrap=True)
+def _go(folder: Folder, processes: Processes) -> None:
+    console = Console(soft_wrap=True, quiet=not processes.leads)
     shown = Shown(console)
-    run = Run(folder, shown)
+    run = Run(folder, shown, processes)
     if run._done() and run._measured == run.step:
         console.print(f"{folder.path} is finished, after {run.step} batches. To go on, give --epochs or a budget.")
         return
     with shown.bar:
         ended = run.train()
     if ended == "interrupted":
-        console.print(f"Stopped and saved after {run.step} batches. To go on:\n  superadam resume {folder.path}")
+        console.print(
+            f"Stopped and saved after {run.step} batches. To go on:\n  {processes.command} resume {folder.path}"
+        )
         raise typer.Exit(130)
     if ended == "diverged":
         console.print(f"The loss is not finite after {run.step} batches: stopped. Try a lower lr, with --set lr=…")
@@ -220,6 +232,10 @@ def _fetch(task: Task, folder: str | None) -> None:
     if folder is None:
         raise ValueError("--download needs --data-dir, where to put the data")
     typer.echo(fetch(task.fetched, folder))
+
+
+def _processes(processes: Processes) -> str:
+    return "" if processes.alone else f"{processes.size} processes ({processes.strategy}), "
 
 
 def _sizes(sizes: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 
 import superadam
 from superadam.parts import nearest
@@ -53,6 +54,7 @@ class Config:
     decay: str = "none"
     sizes: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What differs from the sizes of the scale."""
+    strategy: str | None = None
 
     def __post_init__(self) -> None:
         if self.decay not in DECAYS:
@@ -137,6 +139,7 @@ def environment() -> dict[str, Any]:
         "system": platform.platform(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
+        "processes": dist.get_world_size() if dist.is_initialized() else 1,
     }
 
 

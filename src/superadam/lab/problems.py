@@ -18,6 +18,8 @@ from torch.nn.functional import cross_entropy
 
 from superadam.lab import data
 from superadam.lab.data import ImageFiles, Images, Tokens
+from superadam.lab.data.batching import ALL, Part, share
+from superadam.lab.parallel import norm
 
 __all__ = ["Classification", "LanguageModel", "Problem", "some"]
 
@@ -65,9 +67,13 @@ class Problem:
         self.device = device
         self.model.to(device)
 
-    def batches(self, epoch: int, skip: int = 0) -> Iterator[Any]:
-        """The batches of an epoch, without the first few."""
-        options = {"augment": self.augment, "skip": skip, "workers": self.workers}
+    def size(self, number: int) -> int:
+        """Of a batch of an epoch: the rows that processes can share."""
+        return min(self.batch, len(self.source) - number * self.batch)
+
+    def batches(self, epoch: int, skip: int = 0, part: Part = ALL) -> Iterator[Any]:
+        """The batches of an epoch, without the first few; or one process's share of them."""
+        options = {"augment": self.augment, "skip": skip, "workers": self.workers, "part": part}
         return data.batches(self.source, self.batch, seed=self.seed, epoch=epoch, **options)  # type: ignore[arg-type]
 
     def measure_less(self) -> None:
@@ -101,11 +107,15 @@ class Problem:
     def full_gradient_norm(self) -> float:
         """‖∇f(x)‖ by `full`."""
         params = [p for p in self.model.parameters() if p.requires_grad]
-        total = [torch.zeros_like(p) for p in params]
+        before = [p.grad for p in params]
+        self.model.zero_grad()
         with self.evaluating(), torch.enable_grad():
             for loss in self.full():
-                torch._foreach_add_(total, torch.autograd.grad(loss, params))
-        return float(torch.nn.utils.get_total_norm(total))
+                loss.backward()  # type: ignore[no-untyped-call]  # autograd.grad finds nothing of divided parameters
+        found = float(norm([p.grad for p in params if p.grad is not None]))
+        for p, grad in zip(params, before, strict=True):
+            p.grad = grad
+        return found
 
 
 def some(source: Any, n: int | None) -> Any:
@@ -177,15 +187,19 @@ class LanguageModel(Problem):
         self.measured = self.streams
         words = max(FULL_WORDS, 2 * batch)
         self.part = data.streams(tokens["train"].take(slice(words)), batch, bptt)
-        self.recurrent = recurrent
+        self.recurrent, self.columns = recurrent, batch
         super().__init__(model, self.streams["train"], seed, 1)
 
     def measure_less(self) -> None:
         per_batch = self.source[0][0].numel()
         self.measured = {split: stream[: -(-LESS_WORDS // per_batch)] for split, stream in self.streams.items()}
 
-    def batches(self, epoch: int, skip: int = 0) -> Iterator[Any]:
-        return iter(self.streams["train"][skip:])
+    def size(self, number: int) -> int:
+        return self.columns
+
+    def batches(self, epoch: int, skip: int = 0, part: Part = ALL) -> Iterator[Any]:
+        mine = share(self.columns, part)
+        return ((inputs[:, mine], targets[:, mine]) for inputs, targets in self.streams["train"][skip:])
 
     def fresh(self, step: int) -> list[Any]:
         generator = torch.Generator().manual_seed(1_000_003 * self.seed + step)

@@ -13,15 +13,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils import get_total_norm
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from superadam import Monitor, SuperAdam, load_checkpoint, save_checkpoint
+from superadam import Monitor, SuperAdam
 from superadam.lab import methods, tasks
 from superadam.lab.folders import DECAYS, Folder, Row
+from superadam.lab.parallel import Processes, norm
 from superadam.monitor import MonitorWarning
 from superadam.monitor.sinks import TensorBoard
+from superadam.replay import put_back
 from superadam.resumable import default_generators, set_default_generators
+from superadam.sharding import local
 
 __all__ = ["Run", "Watcher"]
 
@@ -51,6 +53,9 @@ class Run:
     The last row of a run whose τ is not 0 is measured at x_T, with the move from there still to be taken: so a run
     that goes on later does not differ from one that was never stopped.
 
+    With `processes`, each of them has a run of its own in the same folder, with its share of every batch. All measure
+    the same; what the first one measures is written, and is what all of them go by.
+
     >>> import tempfile
     >>> from superadam.lab.folders import Config
     >>> with tempfile.TemporaryDirectory() as place:
@@ -60,17 +65,19 @@ class Run:
     finished 2 4
     """
 
-    def __init__(self, folder: Folder, watcher: Watcher | None = None) -> None:
+    def __init__(self, folder: Folder, watcher: Watcher | None = None, processes: Processes | None = None) -> None:
         self.folder, self.config = folder, folder.read()
-        config = self.config
+        config, self.processes = self.config, processes or Processes()
         self.watcher = watcher or Watcher()
         self.task = tasks.find(config.task)
         self.sizes = self.task.sizes(config.scale, config.sizes)
-        resumed = folder.checkpoint.exists()
+        resumed = self.processes.from_first(folder.checkpoint.exists)
         if resumed:  # sums over threads depend on their number
             torch.set_num_threads(folder.sessions()[0]["threads"])
-        self.problem = self.task.problem(config.scale, config.seed, config.data_dir, config.sizes)
-        self.problem.to(torch.device(config.device))
+        with self.processes.in_turn():
+            self.problem = self.task.problem(config.scale, config.seed, config.data_dir, config.sizes)
+        self.problem.to(self.processes.device(config.device))
+        self.loss = self.processes.join(self.problem)
         self.opt = methods.make(self.task, self.problem, config.method, config.preset, config.options)
         self._replay = methods.replays(config.method)
         if config.decay != "none":
@@ -82,13 +89,17 @@ class Run:
         self.clock = Clock(self.problem.device)
         self.memory: Any = None
         self._measured = -1  # the step of the last row
-        self._stop: int | None = None
+        self._signal, self._stop = 0, False  # what was sent to this process; what all have agreed on
         self._saved_at = time.perf_counter()
-        self._board = TensorBoard(str(folder.path / "tensorboard")) if config.tensorboard else None
+        writes_board = config.tensorboard and self.processes.leads
+        self._board = TensorBoard(str(folder.path / "tensorboard")) if writes_board else None
         if resumed:
             self._load()
         else:
-            folder.cut_metrics(0)  # of a process that was killed before its first checkpoint
+            self.processes.seed(config.seed)
+            self._cut(0)  # of a process that was killed before its first checkpoint
+        self.seconds = self.clock.seconds
+        """Of training, on which all processes agree after every batch."""
         self._generators = default_generators()
 
     # ------------------------------------------------------------------------------------------------ how far
@@ -108,7 +119,7 @@ class Run:
             for done, budget in (
                 (self.step, self.epochs and self.epochs * self.problem.length),
                 (self.opt.gradient_evaluations, self.config.budget_evals),
-                (self.clock.seconds, self.config.budget_seconds),
+                (self.seconds, self.config.budget_seconds),
             )
             if budget is not None
         ]
@@ -127,26 +138,36 @@ class Run:
         return (
             (self.epochs is not None and self.epoch >= self.epochs)
             or (self.config.budget_evals is not None and used + next_ > self.config.budget_evals)
-            or (self.config.budget_seconds is not None and self.clock.seconds >= self.config.budget_seconds)
+            or (self.config.budget_seconds is not None and self.seconds >= self.config.budget_seconds)
         )
+
+    def _ends(self) -> bool:
+        """Whether to stop here, on which all processes agree. Saves, if it is time."""
+        since = time.perf_counter() - self._saved_at
+        self.seconds, since, stop = self.processes.highest(self.clock.seconds, since, self._signal)
+        self._stop = stop > 0
+        if since > SAVE_SECONDS:
+            self._save()
+        return self._stop or self._done()
 
     # ------------------------------------------------------------------------------------------------ training
 
     def train(self) -> str:
         """Go on until the end."""
-        self.folder.write_environment()
+        if self.processes.leads:
+            self.folder.write_environment()
         set_default_generators(self._generators)  # whatever has been drawn since the run was made
         with self._signals():
             self.watcher.begun(self)
             if self._measured < 0:
                 self._evaluate({})
             self.clock.go()
-            while not (self._done() or self._stop):
-                for batch in self.problem.batches(self.epoch, skip=self.batch):
+            while not self._ends():
+                for batch in self.problem.batches(self.epoch, self.batch, self.processes.part):
                     row = self._step(batch)
                     if row is not None and not math.isfinite(row["train_loss"]):
                         return "diverged"
-                    if self._done() or self._stop or self.batch == 0:
+                    if self._ends() or self.batch == 0:
                         break
             if self._stop:
                 self._save()
@@ -162,6 +183,7 @@ class Run:
         if self.config.decay != "none":
             for group in self.opt.param_groups:
                 group["lr"] = group["initial_lr"] * self._decay
+        weight = self.processes.weight(self.problem.size(self.batch))
         again = False
 
         def closure() -> Tensor:
@@ -170,8 +192,8 @@ class Run:
                 torch.rand(())  # from here on, other dropout masks
             again = True
             self.opt.zero_grad()
-            loss, self.memory = self.problem.loss(batch, memory)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss, self.memory = self.loss(batch, memory)
+            loss.backward(torch.full_like(loss, weight))  # type: ignore[no-untyped-call]
             clipped()
             return loss.detach()
 
@@ -181,11 +203,7 @@ class Run:
         if self.batch == self.problem.length:
             self.epoch, self.batch, self.memory = self.epoch + 1, 0, None
         self.watcher.stepped(self, loss)
-        if due:
-            return self._evaluate(report)
-        if time.perf_counter() - self._saved_at > SAVE_SECONDS:
-            self._save()
-        return None
+        return self._evaluate(report) if due else None
 
     def _due(self) -> bool:
         """Whether the next step is followed by a row."""
@@ -193,10 +211,13 @@ class Run:
 
     def _watched(self, closure: Any) -> tuple[Any, Row]:
         """A step with a report. A monitor for each has nothing to remember, so nothing to save."""
-        fresh = self.problem.fresh(self.step)
+        probes: dict[str, Any] = {"loss": lambda batch: self.problem.loss(batch)[0]}
+        probes["batches"] = self.problem.fresh(self.step)
+        if self.processes.divided:  # of divided parameters it can take no gradients for itself
+            probes = {}
         ended = self.opt.register_step_post_hook(lambda *_: self.clock.pause())  # the report is no part of training
         with (
-            Monitor(self.opt, 1, loss=lambda batch: self.problem.loss(batch)[0], batches=fresh) as monitor,
+            Monitor(self.opt, 1, **probes) as monitor,
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore", MonitorWarning)  # they are in the row
@@ -217,10 +238,13 @@ class Run:
         with _at_x(self.opt):
             row |= self._measure()
         row["monitor"] = {k: v for k, v in report.items() if k not in row}
+        measured = row
+        row = self.processes.from_first(lambda: measured)
         if self.plateau and self.batch == 0 and self.step > 0:
             self.plateau.step(row["valid_loss"])
         self._measured = self.step
-        self.folder.append(row)
+        if self.processes.leads:
+            self.folder.append(row)
         if self._board is not None:
             self._board({k: v for k, v in (row | row["monitor"]).items() if k not in ("monitor", "alarms")})
         self._save()
@@ -239,7 +263,7 @@ class Run:
     def _save(self) -> None:
         self.clock.pause()
         place = {name: getattr(self, name) for name in ("epoch", "batch", "step", "memory", "_measured")}
-        save_checkpoint(
+        self.processes.save(
             self.folder.checkpoint,
             model=self.problem.model,
             optimizer=self.opt,
@@ -250,27 +274,34 @@ class Run:
         self.clock.go()
 
     def _load(self) -> None:
-        place = load_checkpoint(
-            self.folder.checkpoint, model=self.problem.model, optimizer=self.opt, plateau=self.plateau or None
+        place = self.processes.load(
+            self.folder.checkpoint,
+            self.config.seed,
+            model=self.problem.model,
+            optimizer=self.opt,
+            plateau=self.plateau or None,
         )
-        self.folder.cut_metrics(place.pop("metrics"))
+        self._cut(place.pop("metrics"))
         self.clock.total = place.pop("seconds")
         for name, value in place.items():
             setattr(self, name, value)
-        if self.memory is not None:
-            self.memory = tuple(t.to(self.problem.device) for t in self.memory)
+
+    def _cut(self, size: int) -> None:
+        if self.processes.leads:
+            self.folder.cut_metrics(size)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM lets the batch end; the second does what it always does."""
+        """The first SIGINT or SIGTERM lets the batch end; the second does what it always does. torchrun, which is told
+        to stop together with its processes, tells them once more: then the second says nothing new."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def stop(number: int, frame: Any) -> None:
-            self._stop = number
-            for number, handler in before.items():
+            self._signal = number
+            for number, handler in before.items() if self.processes.alone else ():
                 signal.signal(number, handler)
 
         for number in before:
@@ -318,21 +349,16 @@ class OneFactor:
             return
         grads = [p.grad for group in self.opt.param_groups for p in group["params"] if p.grad is not None]
         if self.factor is None:
-            self.factor = (self.bound / get_total_norm(grads)).clamp(max=1.0)
-        torch._foreach_mul_(grads, self.factor)
+            self.factor = (self.bound / norm(grads)).clamp(max=1.0)
+        torch._foreach_mul_([local(grad) for grad in grads], self.factor)
 
 
 @contextmanager
 def _at_x(opt: SuperAdam) -> Iterator[None]:
     """`Transport` has the parameters ahead of x_t while it trains; the loss that counts is that at x_t."""
     ahead = {p: s["lead"] for p, s in opt.state.items() if "lead" in s}
-    before = {p: p.detach().clone() for p in ahead}
-    with torch.no_grad():
-        for p, lead in ahead.items():
-            p.sub_(lead)
-    try:
-        yield
-    finally:
+    with put_back(ahead):
         with torch.no_grad():
-            for p, x in before.items():
-                p.copy_(x)
+            for p, lead in ahead.items():
+                p.sub_(lead)
+        yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -23,5 +24,7 @@ def errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError) as error:
-        Console(stderr=True).print(f"Error: {error}", highlight=False, markup=False, soft_wrap=True)
+        rank = os.environ.get("RANK", "0")
+        where = "" if rank == "0" else f" in process {rank}"
+        Console(stderr=True).print(f"Error{where}: {error}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(2) from error

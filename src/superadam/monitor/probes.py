@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam.replay import Replay, generators_of
+from superadam.replay import Replay, generators_of, put_back
 
 if TYPE_CHECKING:
     from superadam.base import ComposedOptimizer
@@ -128,13 +128,8 @@ class Probes:
     @contextmanager
     def _at(self, place: Points | None) -> Iterator[None]:
         """Have the parameters hold another point."""
-        before = points(self.opt) if place is not None else {}
-        with torch.no_grad():
-            for p in before:
-                p.copy_((place or {})[p])
-        try:
-            yield
-        finally:
+        with put_back(place or ()):
             with torch.no_grad():
-                for p, x in before.items():
+                for p, x in (place or {}).items():
                     p.copy_(x)
+            yield

@@ -13,14 +13,18 @@ from torch import Tensor
 
 from superadam.lab.data.records import Batch, DataError, Tokens
 
-__all__ = ["batches", "streams"]
+__all__ = ["ALL", "Part", "batches", "share", "streams"]
+
+Part = tuple[int, int]
+"""Which share of every batch, from 0 on, and of how many."""
+ALL: Part = (0, 1)
 
 
 class Source(Protocol):
     """`Images`, `ImageFiles`, `Rows`, or a class of your own."""
 
     def __len__(self) -> int: ...
-    def batch(self, rows: Tensor, key: int | None = None, /) -> Batch: ...
+    def batch(self, rows: Tensor, key: int | None = None, part: slice = slice(None), /) -> Batch: ...
 
 
 def batches(
@@ -32,6 +36,7 @@ def batches(
     augment: bool = False,
     skip: int = 0,
     workers: int = 0,
+    part: Part = ALL,
 ) -> Iterator[Batch]:
     """One epoch of (x, y), on the CPU. The last batch may be smaller.
 
@@ -43,6 +48,7 @@ def batches(
         skip: leave out so many batches at the beginning, which a resumed run has done. The others stay the same.
         workers: threads that prepare batches ahead: pays for `ImageFiles`, whose decoding does not hold Python's lock.
             Batches are the same, and in the same order, with any number.
+        part: of how many processes this is which: its share of the rows of every batch, augmented as in the whole one.
 
     >>> from superadam.lab.data import Rows
     >>> data = Rows(torch.arange(5.0).view(5, 1), torch.ones(5))
@@ -62,10 +68,21 @@ def batches(
     rows = torch.split(_order(len(data), seed, epoch), size)
 
     def make(i: int) -> Batch:
-        return data.batch(rows[i], _key(seed, epoch, i) if augment else None)
+        key = _key(seed, epoch, i) if augment else None
+        return data.batch(rows[i], key, *([] if part == ALL else [share(len(rows[i]), part)]))
 
     numbers = range(skip, len(rows))
     return _ahead(make, numbers, workers) if workers else map(make, numbers)
+
+
+def share(n: int, part: Part) -> slice:
+    """The rows of n that one of several processes takes: as equal as can be, the first ones have more.
+
+    >>> [share(5, (rank, 2)) for rank in range(2)]
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    rank, size = part
+    return slice(-(-n * rank // size), -(-n * (rank + 1) // size))
 
 
 def streams(tokens: Tokens, batch: int, bptt: int) -> list[Batch]:

@@ -51,19 +51,21 @@ class ImageFiles:
         kept = torch.arange(len(self))[rows]
         return replace(self, paths=tuple(self.paths[i] for i in kept.tolist()), y=self.y[kept])
 
-    def batch(self, rows: Tensor, key: int | None = None) -> Batch:
-        """These rows, decoded and normalised; with a key, cropped and flipped by it."""
-        return normalised(self._pixels(rows, key), self.mean, self.std), self.y[rows]
+    def batch(self, rows: Tensor, key: int | None = None, part: slice = slice(None)) -> Batch:
+        """These rows, or a part of them, decoded and normalised; with a key, cropped and flipped by it."""
+        return normalised(self._pixels(rows, key, part), self.mean, self.std), self.y[rows[part]]
 
     def load(self) -> Images:
         """All of them in memory, as evaluation sees them. For small sets."""
         return Images(self._pixels(torch.arange(len(self)), None), self.y, self.mean, self.std, self.names)
 
-    def _pixels(self, rows: Tensor, key: int | None) -> Tensor:
+    def _pixels(self, rows: Tensor, key: int | None, part: slice = slice(None)) -> Tensor:
         boxes: list[list[float] | None] = [None] * len(rows)
         if key is not None:
             boxes = torch.rand(len(rows), 5, generator=torch.Generator().manual_seed(key)).tolist()
-        return torch.stack([decode(self.paths[i], self.size, u) for i, u in zip(rows.tolist(), boxes, strict=True)])
+        chosen = zip(rows[part].tolist(), boxes[part], strict=True)
+        images = [decode(self.paths[i], self.size, u) for i, u in chosen]
+        return torch.stack(images) if images else torch.empty(0, 3, self.size, self.size, dtype=torch.uint8)
 
 
 def image_folder(root: str | os.PathLike[str], size: int) -> dict[str, ImageFiles]:

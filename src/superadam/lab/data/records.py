@@ -47,12 +47,12 @@ class Images:
         """Some of them."""
         return replace(self, x=self.x[rows], y=self.y[rows])
 
-    def batch(self, rows: Tensor, key: int | None = None) -> Batch:
-        """These rows, normalised; with a key, cropped and flipped by it."""
+    def batch(self, rows: Tensor, key: int | None = None, part: slice = slice(None)) -> Batch:
+        """These rows, or a part of them, normalised; with a key, cropped and flipped by it."""
         x = self.x[rows]
         if key is not None:  # still of 8 bits: a quarter of the work
             x = augment(x, key)
-        return normalised(x, self.mean, self.std), self.y[rows]
+        return normalised(x[part], self.mean, self.std), self.y[rows[part]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +84,11 @@ class Rows:
         """Some of them."""
         return Rows(self.x[rows], self.y[rows])
 
-    def batch(self, rows: Tensor, key: int | None = None) -> Batch:
-        """These rows. There is no augmentation of tables."""
+    def batch(self, rows: Tensor, key: int | None = None, part: slice = slice(None)) -> Batch:
+        """These rows, or a part of them. There is no augmentation of tables."""
         if key is not None:
             raise DataError("augment=True is for images: a table cannot be cropped or flipped.")
-        return self.x[rows], self.y[rows]
+        return self.x[rows[part]], self.y[rows[part]]
 
 
 def normalised(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

@@ -1,0 +1,257 @@
+"""Several processes that train one model: each takes its share of every batch, and all take the same steps.
+
+`torchrun` starts them. What depends on the clock, on a signal or on a measurement is decided for all of them at once.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import get_total_norm
+from torch.utils._pytree import tree_map
+
+from superadam import SuperAdam, load_checkpoint, save_checkpoint
+from superadam.lab.batch_norm import join_statistics
+from superadam.lab.data.batching import ALL, Part, share
+from superadam.parts import nearest
+from superadam.resumable import default_generators, set_default_generators
+from superadam.sharding import like
+
+if TYPE_CHECKING:
+    from superadam.lab.problems import Evaluated, Problem
+
+__all__ = ["STRATEGIES", "Processes", "norm", "together"]
+
+STRATEGIES = ("ddp", "fsdp2")
+T = TypeVar("T")
+
+
+class LossOf(Protocol):
+    """As `Problem.loss`."""
+
+    def __call__(self, batch: Any, memory: Any, /) -> Evaluated: ...
+
+
+@contextmanager
+def together(strategy: str | None, device: str) -> Iterator[Processes]:
+    """The processes that torchrun has started with this one, or this one alone."""
+    if strategy is not None and strategy not in STRATEGIES:
+        raise ValueError(f"Unknown strategy {strategy!r}: {nearest(strategy, STRATEGIES)}")
+    if not os.environ.keys() >= {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"}:
+        if strategy is not None:
+            raise ValueError(
+                f"The strategy {strategy} is for several processes, and this one is alone: start them with "
+                "`torchrun --nproc-per-node 2 -m superadam.cli …`, or leave --strategy out"
+            )
+        yield Processes()
+        return
+    on_gpus = torch.device(device).type == "cuda"
+    if on_gpus:
+        local, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if local >= there:
+            raise ValueError(f"Process {local} of this machine has no GPU, of which there are {there}: start fewer")
+        torch.cuda.set_device(local)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo")
+    try:
+        yield Processes(strategy or "ddp")
+    finally:
+        dist.destroy_process_group()
+
+
+class Processes:
+    """Those that train together, of which this is number `rank`; or this one alone, where nothing is sent.
+
+    >>> alone = Processes()
+    >>> alone.part, alone.weight(32), alone.highest(1.0, 2.0)
+    ((0, 1), 1.0, [1.0, 2.0])
+    """
+
+    def __init__(self, strategy: str | None = None) -> None:
+        self.strategy = strategy
+        self.part: Part = ALL if strategy is None else (dist.get_rank(), dist.get_world_size())
+        self.rank, self.size = self.part
+
+    @property
+    def alone(self) -> bool:
+        return self.strategy is None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the one that writes."""
+        return self.rank == 0
+
+    @property
+    def divided(self) -> bool:
+        """Whether each holds a part of the parameters only."""
+        return self.strategy == "fsdp2"
+
+    @property
+    def command(self) -> str:
+        """What to start them with."""
+        here = os.environ.get("LOCAL_WORLD_SIZE", self.size)
+        return "superadam" if self.alone else f"torchrun --nproc-per-node {here} -m superadam.cli"
+
+    # ------------------------------------------------------------------------------------------------ agreement
+
+    def highest(self, *numbers: float) -> list[float]:
+        """The largest of each over all processes."""
+        if self.alone:
+            return list(numbers)
+        message = torch.tensor(numbers, dtype=torch.float64)  # on the CPU, so that no GPU is waited for
+        dist.all_reduce(message, dist.ReduceOp.MAX)
+        return cast(list[float], message.tolist())
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What the first process makes, for all. An error there is one everywhere."""
+        if self.alone:
+            return make()
+        made: list[Any] = [None, None]
+        if self.leads:
+            try:
+                made[0] = make()
+            except Exception as error:
+                made[1] = error
+        dist.broadcast_object_list(made, src=0, device=torch.device("cpu"))
+        if made[1] is not None:
+            raise made[1]
+        return cast(T, made[0])
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """First the first process, then the others: what it unpacks, they find."""
+        if not self.leads:
+            self.wait()
+        try:
+            yield
+        finally:
+            if self.leads:
+                self.wait()
+
+    def wait(self) -> None:
+        """Until all are here."""
+        self.highest(0.0)
+
+    # ------------------------------------------------------------------------------------------------ training
+
+    def device(self, name: str) -> torch.device:
+        """Each on a GPU of its own."""
+        device = torch.device(name)
+        return device if self.alone or device.type != "cuda" else torch.device("cuda", torch.cuda.current_device())
+
+    def weight(self, n: int) -> float:
+        """What the mean over this process's share of n rows counts in the mean over the processes."""
+        return self.size * len(range(n)[share(n, self.part)]) / n
+
+    def join(self, problem: Problem) -> LossOf:
+        """Make the model that of all processes. Returns the loss whose `backward` leaves the mean over them."""
+        if self.alone:
+            return lambda batch, memory: problem.loss(batch, memory)
+        if problem.size(0) < self.size:
+            raise ValueError(f"A batch of {problem.size(0)} cannot be shared by {self.size} processes: start fewer")
+        join_statistics(problem.model)
+        if not self.divided:
+            # BatchNorm's statistics are the same everywhere: they need not be sent.
+            return DistributedDataParallel(Loss(problem), forward_sync_buffers=False)
+        if type(problem.model).forward is nn.Module.forward:
+            raise ValueError("fsdp2 divides the layers of a network, and there is none in this task: use ddp")
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        # It warns that outputs are views, which nobody here writes into.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+        mesh = init_device_mesh(problem.device.type, (self.size,))
+        for layer in (*getattr(problem.model, "layers", ()), problem.model):
+            # The last one, too: parameters() are the divided ones, whatever has been measured.
+            fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+        return lambda batch, memory: problem.loss(batch, memory)
+
+    def seed(self, seed: int) -> None:
+        """Dropout masks of their own for all but the first, which has those of a process that is alone."""
+        if not self.leads:
+            torch.manual_seed((seed + 1) * 1_000_003 + self.rank)
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def save(self, path: Any, *, model: nn.Module, optimizer: SuperAdam, extra: dict[str, Any], **parts: Any) -> None:
+        """`save_checkpoint` of what all of them hold, as one process would save it, and of the others' generators."""
+        extra = {**extra, "memory": self._gathered(extra["memory"]), "others": self._all(default_generators())[1:]}
+        both = [Whole(part) if self.divided else part for part in (model, optimizer)]
+        if self.leads:
+            save_checkpoint(path, model=both[0], optimizer=both[1], extra=extra, **parts)  # type: ignore[arg-type]
+        elif self.divided:
+            for part in both:
+                part.state_dict()
+        self.wait()  # nobody goes on, or away, before it is there
+
+    def load(self, path: Any, seed: int, *, model: nn.Module, optimizer: SuperAdam, **parts: Any) -> dict[str, Any]:
+        """`load_checkpoint`, by any number of processes: of more than there were, the new ones start their masks."""
+        both: list[Any] = [Whole(part) if self.divided else part for part in (model, optimizer)]
+        extra: dict[str, Any] = load_checkpoint(path, model=both[0], optimizer=both[1], **parts)
+        others = extra.pop("others", [])
+        if self.leads or self.rank > len(others):
+            self.seed(seed)
+        else:
+            set_default_generators(others[self.rank - 1])
+        if extra["memory"] is not None:
+            device = next(model.parameters()).device
+            columns = share(extra["memory"][0].shape[1], self.part)
+            extra["memory"] = tuple(t[:, columns].contiguous().to(device) for t in extra["memory"])
+        return extra
+
+    def _gathered(self, memory: Sequence[Tensor] | None) -> Sequence[Tensor] | None:
+        """An LSTM's state for all columns of the batch, [layers, B, size]."""
+        if self.alone or memory is None:
+            return memory
+        return tuple(torch.cat(columns, 1) for columns in zip(*self._all([t.cpu() for t in memory]), strict=True))
+
+    def _all(self, mine: T) -> list[T]:
+        if self.alone:
+            return [mine]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, mine)
+        return found
+
+
+class Loss(nn.Module):
+    """The loss of a problem as what `DistributedDataParallel` wraps: a formula has no layers whose outputs it is of."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        self.problem, self.model = problem, problem.model
+
+    def forward(self, batch: Any, memory: Any) -> Evaluated:
+        return self.problem.loss(batch, memory)
+
+
+class Whole:
+    """A divided model or optimizer, for a checkpoint that is not divided."""
+
+    def __init__(self, part: nn.Module | SuperAdam) -> None:
+        self.part = part
+
+    def state_dict(self) -> dict[str, Any]:
+        """In every process, at the same time."""
+        return cast(dict[str, Any], tree_map(_full, self.part.state_dict()))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if isinstance(self.part, nn.Module):
+            own = self.part.state_dict()
+            state = {name: like(x, own[name]) for name, x in state.items()}
+        self.part.load_state_dict(state)
+
+
+def norm(tensors: list[Tensor]) -> Tensor:
+    """Over all coordinates of all tensors, divided or not."""
+    return cast(Tensor, _full(get_total_norm(tensors)))
+
+
+def _full(x: Any) -> Any:
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
