@@ -113,8 +113,9 @@ class Corrected(Estimator):
 
     The norm is that of each tensor by itself, and line 4 sees $\tilde c_t$. Without the bound, and with $\alpha_t =
     \alpha$, this is line 11. With `previous_batch`, $\nabla f(x_{t-1}; \xi_{t-1})$ takes the place of $\nabla
-    f(x_{t-1}; \xi_t)$: the noise no longer cancels, but one gradient per step is enough. Keeps one tensor more than
-    line 11.
+    f(x_{t-1}; \xi_t)$: the noise no longer cancels, but one gradient per step is enough. With $\tau = \alpha =
+    \alpha_t$ and no bound that is Nesterov's momentum: $g_t = m_t + (1-\alpha)(m_t - m_{t-1})$, where $m_t$ is the
+    average of plain gradients. Keeps one tensor more than line 11.
 
     >>> Corrected()
     Corrected(tau=0.025, alpha=0.05, bound=1.0, previous_batch=False)
@@ -126,6 +127,10 @@ class Corrected(Estimator):
     previous_batch: bool = False
 
     buffers = ("g", "last")
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        return self.bound is None
 
     def __post_init__(self) -> None:
         check(0 <= self.tau <= 1, "tau", self.tau, "0 <= tau <= 1")
