@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from superadam.lab.compare.records import Plan, Record
+from superadam.lab.comparison.records import Plan, Record
 
 __all__ = ["Job", "best", "final_loss", "needed", "quiet", "scores"]
 
