@@ -3,7 +3,7 @@
 import pytest
 
 from superadam import matrices
-from superadam.lab.compare.worker import Light
+from superadam.lab.comparison.worker import Light
 from superadam.lab.folders import Config
 
 # A sensible learning rate: γ scales with H, which for the scalar matrices is a norm over all parameters.

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from superadam.lab.compare.engine import plan_size
-from superadam.lab.compare.jobs import needed
-from superadam.lab.compare.planning import plan_of
-from superadam.lab.compare.queue import Queue
-from superadam.lab.compare.worker import run
+from superadam.lab.comparison.engine import plan_size
+from superadam.lab.comparison.jobs import needed
+from superadam.lab.comparison.planning import plan_of
+from superadam.lab.comparison.queue import Queue
+from superadam.lab.comparison.worker import run
 
 FILE = """
 import os, time

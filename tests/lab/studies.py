@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from superadam.lab.compare.records import Plan, Record, Results
+from superadam.lab.comparison.records import Plan, Record, Results
 
 BUDGET = 1000
 ENVIRONMENT = {

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from superadam.cli import app
 from superadam.lab import own, tasks
-from superadam.lab.compare import engine, live, worker
-from superadam.lab.compare.ablations import ABLATIONS, BiasCorrectedPaper
-from superadam.lab.compare.jobs import Job, best, final_loss, needed, scores
-from superadam.lab.compare.planning import plan_of
-from superadam.lab.compare.queue import RETRIES, Queue
-from superadam.lab.compare.records import Plan, Results
-from superadam.lab.compare.worker import Light, config_of, run
+from superadam.lab.comparison import engine, live, worker
+from superadam.lab.comparison.ablations import ABLATIONS, BiasCorrectedPaper
+from superadam.lab.comparison.jobs import Job, best, final_loss, needed, scores
+from superadam.lab.comparison.planning import plan_of
+from superadam.lab.comparison.queue import RETRIES, Queue
+from superadam.lab.comparison.records import Plan, Results
+from superadam.lab.comparison.worker import Light, config_of, run
 from superadam.lab.folders import DECAYS, Config
 from superadam.lab.methods import PAPER
 from superadam.schedules import Paper
@@ -190,8 +190,8 @@ def test_a_run_whose_workers_die_again_and_again_has_failed(tmp_path):
 
 
 def test_a_silent_worker_of_another_machine_is_taken_for_dead(tmp_path, monkeypatch):
-    monkeypatch.setattr("superadam.lab.compare.queue.GRACE", 1)
-    monkeypatch.setattr("superadam.lab.compare.queue.BEAT", 100)
+    monkeypatch.setattr("superadam.lab.comparison.queue.GRACE", 1)
+    monkeypatch.setattr("superadam.lab.comparison.queue.BEAT", 100)
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
     database = tmp_path / "q.db"
     with Queue(f"sqlite:///{database}", "q", Plan(["line"], ["adamw"])) as queue:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from comparing import alone, numbers, small_plan
 
-from superadam.lab.compare.engine import carry_out
-from superadam.lab.compare.queue import Queue
+from superadam.lab.comparison.engine import carry_out
+from superadam.lab.comparison.queue import Queue
 
 COMMAND = [sys.executable, "-c", "from superadam.cli import main; main()"]
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) if os.path.isdir("/usr/lib/postgresql") else []

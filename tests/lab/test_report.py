@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 from studies import run, study
 
-from superadam.lab.compare import report
-from superadam.lab.compare.records import Plan, Results
+from superadam.lab.comparison import report
+from superadam.lab.comparison.records import Plan, Results
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [

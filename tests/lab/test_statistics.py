@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies import BUDGET, run, study
 
-from superadam.lab.compare.intervals import evidence, holm, mean, paired
-from superadam.lab.compare.outcomes import crossing
-from superadam.lab.compare.records import Plan, Results
-from superadam.lab.compare.statistics import analyse
-from superadam.lab.compare.verdict import verdict
+from superadam.lab.comparison.intervals import evidence, holm, mean, paired
+from superadam.lab.comparison.outcomes import crossing
+from superadam.lab.comparison.records import Plan, Results
+from superadam.lab.comparison.statistics import analyse
+from superadam.lab.comparison.verdict import verdict
 
 EVALUATIONS = "gradient_evaluations"
 

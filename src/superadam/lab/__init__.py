@@ -5,18 +5,20 @@ Comes with `pip install superadam[lab]`; `import superadam` does not import it.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from superadam.lab.comparison.engine import compare
     from superadam.lab.own import task
 
-__all__ = ["task"]
+__all__ = ["compare", "task"]
+
+_HOMES = {"compare": "superadam.lab.comparison.engine", "task": "superadam.lab.own"}
 
 
 def __getattr__(name: str) -> Any:
-    """`task`, imported when it is asked for."""
-    if name == "task":
-        from superadam.lab.own import task
-
-        return task
+    """What the package exports, imported when it is asked for: modules of its own import it, too."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from superadam import zoo
-from superadam.lab.compare import commands as comparing
+from superadam.lab.comparison import commands as comparing
 from superadam.lab.data import fetch
 from superadam.lab.folders import Config, Folder, Row
 from superadam.lab.methods import PAPER, make, value

@@ -175,7 +175,7 @@ _add(
     laptop={"width": 16, "rows": None, "batch": 32, "epochs": 10},
     paper={"width": 64, "rows": None, "batch": 128, "epochs": 200},
     preset="cifar10",
-    compared={"tiny": {"rows": None, "epochs": 15}},
+    compared={"tiny": {"width": 8, "rows": None, "epochs": 10}},
 )
 _add(
     "pydoc-lstm",

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from scipy import stats
 
-from superadam.lab.compare.intervals import LEVEL
-from superadam.lab.compare.outcomes import Outcome
+from superadam.lab.comparison.intervals import LEVEL
+from superadam.lab.comparison.outcomes import Outcome
 
 __all__ = ["Ranks", "profile", "ranks_of"]
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from superadam.lab.compare.outcomes import final
-from superadam.lab.compare.records import Record
+from superadam.lab.comparison.outcomes import final
+from superadam.lab.comparison.records import Record
 
 __all__ = ["Trials", "trials_of"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from superadam.lab.compare.jobs import needed
-from superadam.lab.compare.planning import plan_of
-from superadam.lab.compare.queue import Queue, masked
-from superadam.lab.compare.records import Plan, Record, Results
+from superadam.lab.comparison.jobs import needed
+from superadam.lab.comparison.planning import plan_of
+from superadam.lab.comparison.queue import Queue, masked
+from superadam.lab.comparison.records import Plan, Record, Results
 from superadam.lab.folders import environment
 
 __all__ = ["RESULTS", "carry_out", "compare", "place_of", "report"]
@@ -69,7 +68,7 @@ def compare(
         decay: of the learning rate, in every run: "cosine", "linear", "warmup-cosine" or "none".
         tune: what is tuned, with bounds, on a logarithmic scale; `lr` always is.
         sizes: in place of those of the scale, such as `{"batch": 64}`.
-        ablations: add those of `superadam.lab.compare.ablations`.
+        ablations: add those of `superadam.lab.comparison.ablations`.
         task_file: a Python file that calls `superadam.lab.task`.
         data_dir: where data are that are not embedded.
         device: where every run computes.
@@ -103,10 +102,9 @@ def compare(
 
 def report(results: Results, folder: Path) -> str:
     """Write report.html and report.md, and return the verdict."""
-    name = "superadam.lab.compare.report"
-    if importlib.util.find_spec(name) is None:
-        return ""
-    return str(importlib.import_module(name).write(results, folder).text)
+    from superadam.lab.comparison.report import write  # scipy takes a second to import
+
+    return write(results, folder).text
 
 
 def place_of(plan: Plan, out: str | Path | None) -> Path:
@@ -180,7 +178,7 @@ class Workers:
         one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-c", "from superadam.lab.compare import worker; worker.main()"],
+                [sys.executable, "-c", "from superadam.lab.comparison import worker; worker.main()"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

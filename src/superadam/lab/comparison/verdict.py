@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from superadam.lab.compare.intervals import Estimate
-from superadam.lab.compare.records import Results
-from superadam.lab.compare.statistics import Comparison, Ratio, Statistics, analyse
+from superadam.lab.comparison.intervals import Estimate
+from superadam.lab.comparison.records import Results
+from superadam.lab.comparison.statistics import Comparison, Ratio, Statistics, analyse
 from superadam.lab.methods import PAPER
 
 __all__ = [

@@ -9,8 +9,8 @@ from typing import Any
 
 from superadam.lab import methods as known
 from superadam.lab import own
-from superadam.lab.compare.ablations import ABLATIONS
-from superadam.lab.compare.records import Plan
+from superadam.lab.comparison.ablations import ABLATIONS
+from superadam.lab.comparison.records import Plan
 from superadam.lab.folders import Config
 from superadam.lab.tasks import TASKS, find
 from superadam.parts import nearest

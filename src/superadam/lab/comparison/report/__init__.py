@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from superadam.lab.compare.records import Results
-from superadam.lab.compare.report.markdown import markdown
-from superadam.lab.compare.report.page import page
-from superadam.lab.compare.statistics import analyse
-from superadam.lab.compare.verdict import Verdict, verdict
+from superadam.lab.comparison.records import Results
+from superadam.lab.comparison.report.markdown import markdown
+from superadam.lab.comparison.report.page import page
+from superadam.lab.comparison.statistics import analyse
+from superadam.lab.comparison.verdict import Verdict, verdict
 
 __all__ = ["write"]
 

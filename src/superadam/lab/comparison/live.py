@@ -10,10 +10,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from superadam.lab.compare.engine import plan_size
-from superadam.lab.compare.jobs import best, scores
-from superadam.lab.compare.queue import Queue
-from superadam.lab.compare.records import Plan, Record
+from superadam.lab.comparison.engine import plan_size
+from superadam.lab.comparison.jobs import best, scores
+from superadam.lab.comparison.queue import Queue
+from superadam.lab.comparison.records import Plan, Record
 
 __all__ = ["Shown"]
 

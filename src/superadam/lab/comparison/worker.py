@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from superadam.lab import own
-from superadam.lab.compare import ablations as ablations
-from superadam.lab.compare.jobs import Job
-from superadam.lab.compare.queue import Queue
-from superadam.lab.compare.records import Plan, Record
+from superadam.lab.comparison import ablations as ablations
+from superadam.lab.comparison.jobs import Job
+from superadam.lab.comparison.queue import Queue
+from superadam.lab.comparison.records import Plan, Record
 from superadam.lab.folders import Config, Folder, Row, plain
 from superadam.lab.runs import Run, Watcher
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from superadam.lab.compare.intervals import Estimate, mean
-from superadam.lab.compare.records import Record, Row
+from superadam.lab.comparison.intervals import Estimate, mean
+from superadam.lab.comparison.records import Record, Row
 
 __all__ = ["AXES", "Curves", "Outcome", "columns", "crossing", "final", "known", "measure"]
 

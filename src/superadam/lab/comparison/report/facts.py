@@ -6,10 +6,10 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from superadam.lab.compare.intervals import Estimate
-from superadam.lab.compare.records import Results
-from superadam.lab.compare.statistics import Comparison, Statistics, TaskStatistics
-from superadam.lab.compare.verdict import figure, interval, label, losses, multiple, probability
+from superadam.lab.comparison.intervals import Estimate
+from superadam.lab.comparison.records import Results
+from superadam.lab.comparison.statistics import Comparison, Statistics, TaskStatistics
+from superadam.lab.comparison.verdict import figure, interval, label, losses, multiple, probability
 
 __all__ = ["Cell", "Line", "column", "lines", "made", "options", "reading", "subtitle", "title"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from superadam.lab.compare.records import Results
-from superadam.lab.compare.report import facts
-from superadam.lab.compare.statistics import Statistics, TaskStatistics
-from superadam.lab.compare.verdict import Finding, Verdict, label
+from superadam.lab.comparison.records import Results
+from superadam.lab.comparison.report import facts
+from superadam.lab.comparison.statistics import Statistics, TaskStatistics
+from superadam.lab.comparison.verdict import Finding, Verdict, label
 
 __all__ = ["markdown"]
 

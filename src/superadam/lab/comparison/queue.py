@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from superadam.lab.compare.jobs import Job, final_loss, quiet
-from superadam.lab.compare.records import Plan, Record, Results
+from superadam.lab.comparison.jobs import Job, final_loss, quiet
+from superadam.lab.comparison.records import Plan, Record, Results
 
 __all__ = ["BEAT", "GRACE", "Queue", "masked"]
 

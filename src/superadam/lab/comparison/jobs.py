@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from superadam.lab.compare.records import Plan, Record
+from superadam.lab.comparison.records import Plan, Record
 
 __all__ = ["Job", "best", "final_loss", "needed", "quiet", "scores"]
 
-SOBOL = 4  # the scrambling among the first few hundred that leaves the smallest gaps between 5 to 16 points on a line
+SOBOL = 375  # a scrambling that leaves small gaps between 5 to 16 points on a line, and next to its ends
 TPE_STARTUP = 4  # trials before the sampler "tpe" looks at results
 
 Options = dict[str, Any]

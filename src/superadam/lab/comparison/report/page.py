@@ -9,17 +9,17 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from superadam.lab.compare.records import Results
-from superadam.lab.compare.report import facts
-from superadam.lab.compare.statistics import Comparison, Ratio, Statistics, TaskStatistics
-from superadam.lab.compare.verdict import Finding, Verdict, interval, label
+from superadam.lab.comparison.records import Results
+from superadam.lab.comparison.report import facts
+from superadam.lab.comparison.statistics import Comparison, Ratio, Statistics, TaskStatistics
+from superadam.lab.comparison.verdict import Finding, Verdict, interval, label
 
 __all__ = ["page"]
 
 
 def page(results: Results, found: Statistics, words: Verdict) -> str:
     """The page."""
-    ours = files("superadam.lab.compare.report")
+    ours = files("superadam.lab.comparison.report")
     parts = {name: (ours / f"page.{name}").read_text(encoding="utf-8") for name in ("html", "css", "js")}
     return Template(parts["html"]).substitute(
         title=escape(facts.title(results)),

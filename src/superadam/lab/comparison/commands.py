@@ -55,7 +55,7 @@ def compare(
 
     Example: superadam compare digits-mlp digits-cnn --scale tiny --methods "super_adam tau=1" --methods storm
     """
-    from superadam.lab.compare import engine, live, planning
+    from superadam.lab.comparison import engine, live, planning
 
     console = Console(soft_wrap=True)
     with errors():
@@ -107,7 +107,7 @@ def worker(
 
     Example: superadam worker postgresql://me@head/lab digits-mlp-tiny
     """
-    from superadam.lab.compare.worker import work
+    from superadam.lab.comparison.worker import work
 
     console = Console(soft_wrap=True)
     with errors():
