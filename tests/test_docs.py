@@ -100,15 +100,21 @@ def test_every_page_is_in_the_navigation():
     assert {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")} == set(re.findall(r"\S+\.md", nav))
 
 
+def code(text):
+    """Lines without indentation, and without empty ones among them."""
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip())
+
+
 def test_excerpts_are_in_the_files_they_name():
     """Code that a page shows beside the paper is the code that runs."""
-    found = re.findall(r'^```py title="([^"]+)"\n(.*?)^```', (ROOT / "docs" / "paper.md").read_text(), flags=re.M | re.S)
+    page = (ROOT / "docs" / "paper.md").read_text()
+    found = re.findall(r'^```py title="([^"]+)"\n(.*?)^```', page, flags=re.M | re.S)
     assert len(found) > 10
     for path, excerpt in found:
-        whole = "\n".join(line.strip() for line in (ROOT / path).read_text().splitlines())
-        assert "\n".join(line.strip() for line in excerpt.splitlines()) in whole, (path, excerpt)
+        assert code(excerpt) in code((ROOT / path).read_text()), path
 
 
+@pytest.mark.slow
 def test_site_builds(tmp_path):
     """Without a warning, with all formulas turned into MathML, and with nothing that is fetched from elsewhere."""
     pytest.importorskip("mkdocs", reason="comes with superadam[docs]")
