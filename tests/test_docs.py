@@ -133,7 +133,7 @@ EXPORTED = [
     (module.__name__, name)
     for module in (superadam, *(importlib.import_module(f"superadam.{m}") for m in (*PUBLIC, "trainers", "zoo")))
     for name in module.__all__
-    if not isinstance(getattr(module, name), dict)
+    if callable(getattr(module, name))
 ]
 
 

@@ -21,7 +21,17 @@ METHODS: dict[str, Builder] = {}
 
 
 def method(build: Builder) -> Builder:
-    """Make a builder known to `create` and `list_methods`, under its own name."""
+    """Make a builder known to `create` and `list_methods`, under its own name.
+
+    >>> @method
+    ... def plain(params, lr=1e-3, **options):
+    ...     "plain: steps along the gradient."
+    ...     return compose(params, lr, options, matrix="Identity", schedule=Constant(alpha=1.0))
+    >>> list_methods("plain")
+    {'plain': 'steps along the gradient'}
+    >>> METHODS.pop("plain") is plain
+    True
+    """
     METHODS[build.__name__] = build
     return build
 
