@@ -44,9 +44,8 @@ ALPHAS = tuple(10 ** (-k / 16) for k in range(33))  # 1 … 0.01: less would tak
 class Problem:
     """What the rule looks at, for one learning rate, in the norm of H⁻¹.
 
-    >>> noisy = Problem(
-    ...     lr=0.1, gradient2=0.01, noise=1.0, kappa_gradient2=0.1, kappa_noise2=0.1, curvature_noise=1.0, curvature_max=1.0
-    ... )
+    >>> measured = {"gradient2": 0.01, "noise": 1.0, "kappa_gradient2": 0.1, "kappa_noise2": 0.1}
+    >>> noisy = Problem(lr=0.1, **measured, curvature_noise=1.0, curvature_max=1.0)
     >>> noise_ratio(noisy, best_alpha(noisy)) < 1  # variance reduction pays
     True
     """
