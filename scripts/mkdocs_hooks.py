@@ -16,16 +16,26 @@ from latex2mathml.converter import convert
 
 MARKED = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.S)
 VERBATIM = re.compile(r"(<(math|code|pre|title)\b.*?</\2>|<[^>]*>)", flags=re.S)
-SUBSCRIPT = re.compile(r"(?<![\w.])(\w[̂̃̄]?)_(?:\{([^{}]+)\}|(max|min|\w))(?!\w)")
+SUBSCRIPT = re.compile(r"(?<![A-Za-z0-9_.])([^\W\d_][̂̃̄]?)_(?:\{([^{}]+)\}|(max|min|\d+|\w))(?!\w)")
+SPELLING = {r"\arg\min": r"\mathrm{arg\,min}", "{aligned}": "{align*}"}  # what latex2mathml does not know
 SUPERSCRIPT = re.compile(r"\^(?:\(([^()]+)\)|(\w)(?!\w))")
 
 
-def on_page_content(content, **kwargs):
+def on_page_content(content, page=None, **kwargs):
     """What mkdocs calls with the HTML of every page."""
+    for heading in page.toc if page else ():
+        write(heading)
     content = MARKED.sub(lambda found: mathml(html.unescape(found[2]), block=found[1] == "div"), content)
     parts = VERBATIM.split(content)  # text, whole match, name of its tag, text, …
     parts[::3] = map(scripts, parts[::3])
     return "".join(part for i, part in enumerate(parts) if i % 3 != 2)
+
+
+def write(heading):
+    """The table of contents, as the headings are."""
+    heading.title = scripts(heading.title)
+    for child in heading.children:
+        write(child)
 
 
 def scripts(text):
@@ -34,7 +44,9 @@ def scripts(text):
 
 
 def mathml(tex, *, block):
-    result = convert(tex.replace(r"\arg\min", r"\mathrm{arg\,min}"), display="block" if block else "inline")
-    if unknown := re.findall(r"\\[A-Za-z]+", result):
+    for ours, theirs in SPELLING.items():
+        tex = tex.replace(ours, theirs)
+    result = convert(tex, display="block" if block else "inline")
+    if unknown := re.findall(r"\\[A-Za-z]+|<mi>&</mi>", result):
         raise ValueError(f"latex2mathml does not know {', '.join(unknown)}, in {tex!r}")
     return f'<div class="formula">{result}</div>' if block else result
