@@ -54,6 +54,11 @@ def test_zoo_page_is_up_to_date():
     assert len(rows) >= len(zoo.METHODS)
 
 
+def test_methods_are_counted():
+    for page in ("README.md", "docs/comparison.md"):
+        assert f"| optimizers | {len(zoo.METHODS)} |" in (ROOT / page).read_text()
+
+
 def test_performance_page_is_up_to_date():
     """docs/performance.md is what scripts/bench_page.py makes of the report beside it, and no method is left out."""
     subprocess.run([sys.executable, ROOT / "scripts" / "bench_page.py", "--check"], check=True)
