@@ -46,7 +46,7 @@ format: $(VENV)/test.stamp  ## let ruff rewrite
 	$(BIN)/ruff format .
 
 docs: $(VENV)/docs.stamp  ## build the site into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) site build dist demo-report .coverage .pytest_cache .mypy_cache .ruff_cache

@@ -635,6 +635,11 @@ def test_unknown_options_are_named(name, message):
         SuperAdam(x(), **{name: 0.1})
 
 
+def test_misspelt_options_of_a_part_are_named():
+    with pytest.raises(TypeError, match=re.escape("SecondMoment has no option 'bta': did you mean 'beta'?")):
+        matrices.SecondMoment(bta=0.9)
+
+
 @pytest.mark.parametrize("name", ["wieght_decay", "weight-decay", "shedule", "taus", "matrx"])
 def test_misspelt_options_of_a_group_are_named(name):
     with pytest.raises(ValueError, match=f"Unknown option '{name}' in a param group: did you mean"):

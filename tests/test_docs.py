@@ -1,18 +1,21 @@
 """What the README and the docs print is true."""
 
+import importlib
+import os
 import re
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
 
+import superadam
 from superadam import zoo
-from superadam.matrices import Matrix
 from superadam.parts import Part
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPETS = [
     pytest.param(code, id=f"{page.stem}-{i}")
     for page in PAGES
@@ -45,11 +48,15 @@ def test_snippets_were_found():
 
 
 def test_zoo_page_is_up_to_date():
-    """docs/zoo.md is what scripts/zoo_table.py writes, and every method in it is covered by a test."""
+    """docs/zoo.md is what scripts/zoo_table.py writes, and every method in it is named by a test."""
     subprocess.run([sys.executable, ROOT / "scripts" / "zoo_table.py", "--check"], check=True)
     rows = [line for line in (ROOT / "docs" / "zoo.md").read_text().splitlines() if line.startswith("| `")]
     assert len(rows) >= len(zoo.METHODS)
-    assert not [row for row in rows if row.endswith("| none |")]
+
+
+def test_methods_are_counted():
+    for page in ("README.md", "docs/comparison.md"):
+        assert f"| optimizers | {len(zoo.METHODS)} |" in (ROOT / page).read_text()
 
 
 def test_performance_page_is_up_to_date():
@@ -59,17 +66,83 @@ def test_performance_page_is_up_to_date():
     assert not [name for name in zoo.METHODS if f"\n| {name} |" not in page]
 
 
-def test_links_lead_somewhere():
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text()):
-            assert target.startswith("http") or (page.parent / target).exists(), f"{page}: {target}"
+def prose(page):
+    """A page without its code."""
+    return re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S)
 
 
-def test_every_public_part_has_a_docstring_with_a_doctest():
-    for kind in Part.__subclasses__():
-        for part in kind._names.values():
-            if part.__module__.startswith("superadam."):
-                assert ">>>" in (part.__doc__ or ""), part
-    for name, build in zoo.METHODS.items():
-        assert ">>>" in (build.__doc__ or ""), name
-    assert ">>>" in (sys.modules[Matrix.__module__].__doc__ or "")
+def anchors(page):
+    """What can stand behind # in a link to a page: its headings, as mkdocs writes them, and the objects of the API."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), flags=re.M)
+    ascii_only = (unicodedata.normalize("NFKD", h).encode("ascii", "ignore").decode() for h in headings)
+    found = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", h).strip().lower()) for h in ascii_only}
+    for name in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.M):
+        found.update((name, *(f"{name}.{member}" for member in dir(resolved(name)))))
+    return found
+
+
+def resolved(name):
+    """The object of a dotted name."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        module, _, attribute = name.rpartition(".")
+        return getattr(resolved(module), attribute)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", prose(page)):
+        if not target.startswith("http"):
+            linked = (page.parent / target) if target else page
+            assert linked.exists(), f"{page}: {target}"
+            assert not anchor or anchor in anchors(linked), f"{page}: {target}#{anchor}"
+
+
+def test_every_page_is_in_the_navigation():
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    docs = ROOT / "docs"
+    assert {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")} == set(re.findall(r"\S+\.md", nav))
+
+
+def code(text):
+    """Lines without indentation, and without empty ones among them."""
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def test_excerpts_are_in_the_files_they_name():
+    """Code that a page shows beside the paper is the code that runs."""
+    page = (ROOT / "docs" / "paper.md").read_text()
+    found = re.findall(r'^```py title="([^"]+)"\n(.*?)^```', page, flags=re.M | re.S)
+    assert len(found) > 10
+    for path, excerpt in found:
+        assert code(excerpt) in code((ROOT / path).read_text()), path
+
+
+@pytest.mark.slow
+def test_site_builds(tmp_path):
+    """Without a warning, with all formulas turned into MathML, and with nothing that is fetched from elsewhere."""
+    pytest.importorskip("mkdocs", reason="comes with superadam[docs]")
+    pytest.importorskip("latex2mathml", reason="comes with superadam[docs]")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
+    subprocess.run(build, check=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    pages = {path: path.read_text() for path in tmp_path.rglob("*.html")}
+    assert "<math" in pages[tmp_path / "paper" / "index.html"]
+    for path, text in pages.items():
+        assert "arithmatex" not in text, path
+        assert not re.findall(r'<(?:script|img|link rel="stylesheet")[^>]+(?:src|href)="(?:https?:)?//', text), path
+
+
+PUBLIC = ("estimators", "matrices", "monitor", "payoff", "penalties", "reference", "schedules", "sets", "theory")
+EXPORTED = [
+    (module.__name__, name)
+    for module in (superadam, *(importlib.import_module(f"superadam.{m}") for m in (*PUBLIC, "trainers", "zoo")))
+    for name in module.__all__
+    if callable(getattr(module, name))
+]
+
+
+@pytest.mark.parametrize(("module", "name"), EXPORTED, ids=lambda value: value.removeprefix("superadam."))
+def test_every_exported_name_has_a_docstring_with_a_doctest(module, name):
+    """pytest runs it: --doctest-modules."""
+    assert ">>>" in (getattr(sys.modules[module], name).__doc__ or "")

@@ -624,6 +624,13 @@ def test_every_method_is_listed_and_can_be_created():
         assert getattr(zoo, name) is zoo.METHODS[name]
 
 
+def test_the_learning_rate_may_come_third():
+    """As in torch.optim; and it wins over that of a preset."""
+    for preset in (None, "cifar10"):
+        opt = zoo.create("super_adam", torch.nn.Linear(2, 1), 0.5, preset=preset)
+        assert opt.param_groups[0]["lr"] == 0.5
+
+
 def test_methods_are_listed_by_pattern():
     assert list(list_methods("ada*")) == sorted(n for n in ISSUE_LIST if n.startswith("ada"))
     assert list(list_methods("*storm*")) == ["storm"]

@@ -27,6 +27,13 @@ class Estimator(Part, kind="estimator"):
 
     An estimator says what it needs (`two_point`: both gradients of a batch), takes the gradients in (`before`, `after`)
     and may have the parameters hold another point than x_t while gradients are taken (`rebase`, `moved`, `settle`).
+
+    >>> class Newest(Estimator):
+    ...     def after(self, s, grad):
+    ...         s.g = grad
+    ...         return grad
+    >>> Newest().two_point
+    False
     """
 
     buffers: ClassVar[tuple[str, ...]] = ("g",)

@@ -34,7 +34,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
     &\quad H_t \text{ from } \nabla f(x_t; \xi_t) && \texttt{matrix} && \text{(4)} \\
     &\quad \tilde x_{t+1} = \arg\min_{x \in \mathcal{X}} \langle g_t, x\rangle
         + \tfrac{1}{2\gamma}(x-x_t)^\top H_t (x-x_t) + h(x)
-        && \gamma = \texttt{lr}, \mathcal{X} = \texttt{constraint}, h = \texttt{penalty} && \text{(9)} \\
+        && \texttt{lr}, \texttt{constraint}, \texttt{penalty} && \text{(9)} \\
     &\quad x_{t+1} = (1-\mu_t) x_t + \mu_t \tilde x_{t+1} && \texttt{schedule} && \text{(10)} \\
     &\quad g_{t+1} = \alpha_{t+1} \nabla f(x_{t+1}; \xi_{t+1}) + (1-\alpha_{t+1})
         \bigl[g_t + \tau(\nabla f(x_{t+1}; \xi_{t+1}) - \nabla f(x_t; \xi_{t+1}))\bigr] && \texttt{tau} && \text{(11)}

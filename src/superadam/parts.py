@@ -68,6 +68,16 @@ class Part:
         elif not abstract:
             cls._names[cls.__name__] = cls
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        cls._refuse_unknown(options, TypeError)
+        return super().__new__(cls)
+
+    @classmethod
+    def _refuse_unknown(cls, options: dict[str, Any], error: type[Exception]) -> None:
+        fields = {f.name for f in dataclasses.fields(cast(Any, cls))}
+        for option in options.keys() - fields:
+            raise error(f"{cls.__name__} has no option {option!r}: {nearest(option, fields)}")
+
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
@@ -110,7 +120,5 @@ class Part:
                 f"Unknown {cls._kind} {name!r}: {nearest(name, cls._names)} "
                 f"(one of your own is known once its class is defined)"
             )
-        fields = {f.name for f in dataclasses.fields(cast(Any, known[name]))}
-        for option in options.keys() - fields:
-            raise ValueError(f"{name} has no option {option!r}: {nearest(option, fields)}")
+        known[name]._refuse_unknown(options, ValueError)
         return cast(Self, known[name](**options))

@@ -1,16 +1,4 @@
-r"""Line 9 with a penalty: minimise $f(x) + h(x)$, for an h that need not have a gradient.
-
-A penalty of one's own is a subclass with two methods; its fields are its options:
-
->>> class Squared(Penalty):
-...     separable = True
-...     def argmin(self, y, d):
-...         return y * d / (d + 2)
-...     def value(self, x):
-...         return x.square().sum()
->>> Squared().argmin(torch.tensor([3.0, -1.0]), 1.0)
-tensor([ 1.0000, -0.3333])
-"""
+"""Line 9 with a penalty: minimise f(x) + h(x), for an h that need not have a gradient."""
 
 from __future__ import annotations
 
@@ -34,7 +22,17 @@ class Penalty(Part, kind="penalty"):
 
     $$\arg\min_x \tfrac12 \sum_i d_i (x_i - y_i)^2 + h(x)$$
 
-    d is a positive tensor of y's shape, or a scalar.
+    d is a positive tensor of y's shape, or a scalar. A penalty of one's own is a subclass with two methods; its fields
+    are its options:
+
+    >>> class Squared(Penalty):
+    ...     separable = True
+    ...     def argmin(self, y, d):
+    ...         return y * d / (d + 2)
+    ...     def value(self, x):
+    ...         return x.square().sum()
+    >>> Squared().argmin(torch.tensor([3.0, -1.0]), 1.0)
+    tensor([ 1.0000, -0.3333])
     """
 
     separable: ClassVar[bool] = False
@@ -61,7 +59,12 @@ class Penalty(Part, kind="penalty"):
 
 
 def pair_objection(constraint: ConvexSet | None, penalty: Penalty | None) -> str | None:
-    """Why line 9 cannot be solved for this set and this penalty together, if it cannot."""
+    """Why line 9 cannot be solved for this set and this penalty together, if it cannot.
+
+    >>> from superadam.sets import Box, Simplex
+    >>> pair_objection(Box(0, 1), L1(0.1)) is None, pair_objection(Simplex(), L1(0.1)) is None
+    (True, False)
+    """
     if constraint is None or penalty is None or (constraint.separable and penalty.separable):
         return None
     part = constraint if not constraint.separable else penalty

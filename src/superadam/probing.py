@@ -23,6 +23,13 @@ class ProbeReport:
     """What `probe` has measured. `str(report)` says it in words.
 
     Curvatures are those of $H^{-1/2} \\nabla^2 f H^{-1/2}$: 1 divided by one is a learning rate.
+
+    >>> import torch
+    >>> from superadam import probe
+    >>> data = [torch.full((2, 1), float(i)) for i in range(8)]
+    >>> report = probe(nn.Linear(1, 1), lambda model, x: (model(x) - x).square().mean(), data)
+    >>> report.batches, report.stable_lr(tau=1.0) < report.stable_lr(tau=0.0)
+    (8, True)
     """
 
     batches: int

@@ -30,13 +30,22 @@ Weight = Callable[[int], float]
 
 
 def unconstrained(g: Tensor, x: Tensor, H: Tensor, gamma: float) -> Tensor:
-    """Line 9 on X = R^d."""
+    """Line 9 on X = R^d.
+
+    >>> unconstrained(torch.tensor([1.0]), torch.tensor([3.0]), torch.tensor([2.0]), gamma=0.5)
+    tensor([2.7500])
+    """
     return x - gamma * g / H
 
 
 @dataclass
 class Trajectory:
-    """All the algorithm's quantities by their index t. Of H the diagonal is kept."""
+    """All the algorithm's quantities by their index t. Of H the diagonal is kept.
+
+    >>> run = super_adam(lambda x, xi: x, torch.ones(2), [None] * 3)
+    >>> list(run.x), list(run.g), list(run.H), list(run.x_tilde)
+    ([1, 2, 3, 4], [1, 2, 3], [1, 2, 3], [2, 3, 4])
+    """
 
     x: dict[int, Tensor] = field(default_factory=dict)
     g: dict[int, Tensor] = field(default_factory=dict)

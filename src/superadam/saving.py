@@ -99,6 +99,14 @@ def load_checkpoint(
     Call it last before training goes on: what is drawn from the generators afterwards is part of the run. A file that
     is cut short, damaged, of something else, or of another model or optimizer is refused with a ValueError, and then
     nothing is changed. For the weights alone: `torch.load(path, weights_only=True)["parts"]["model"]`.
+
+    >>> import tempfile
+    >>> model = nn.Linear(2, 1)
+    >>> opt = torch.optim.SGD(model.parameters())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_checkpoint(f"{folder}/last.pt", model=model, optimizer=opt, extra={"epoch": 3})
+    ...     load_checkpoint(f"{folder}/last.pt", model=model, optimizer=opt)
+    {'epoch': 3}
     """
     given = _checked({"model": model, "optimizer": optimizer, **parts})
     content = _read(Path(path))

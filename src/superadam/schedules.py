@@ -1,16 +1,4 @@
-r"""Lines 10 and 11: the weights $\mu_t$ and $\alpha_t$.
-
-A schedule of one's own is a subclass with two methods; its fields are its options:
-
->>> class Harmonic(Schedule):
-...     half: float
-...     def mu_t(self, t, tau):
-...         return self.half / (self.half + t)
-...     def alpha_t(self, t, tau):
-...         return 0.1
->>> Harmonic(half=100).mu_t(100, tau=0.0)
-0.5
-"""
+"""Lines 10 and 11: the weights μ_t and α_t."""
 
 from __future__ import annotations
 
@@ -35,7 +23,17 @@ Number = TypeVar("Number", float, Tensor)
 class Schedule(Part, kind="schedule"):
     """Base class: `mu_t(t, tau)` for line 10, and `alpha_t(t, tau)` for line 11 from the second gradient on.
 
-    t is a number, or a tensor if the optimizer is `capturable`; arithmetic works on both.
+    t is a number, or a tensor if the optimizer is `capturable`; arithmetic works on both. A schedule of one's own is a
+    subclass with these two methods; its fields are its options:
+
+    >>> class Harmonic(Schedule):
+    ...     half: float
+    ...     def mu_t(self, t, tau):
+    ...         return self.half / (self.half + t)
+    ...     def alpha_t(self, t, tau):
+    ...         return 0.1
+    >>> Harmonic(half=100).mu_t(100, tau=0.0)
+    0.5
     """
 
     first = 1.0  # no ClassVar: a subclass may make it an option, in its own place

@@ -14,8 +14,10 @@ __all__ = ["TwoPoint"]
 class TwoPoint:
     """Mixed into Hugging Face's `Trainer`, it gives every batch to the optimizer at two points, as τ > 0 needs it.
 
-        class MyTrainer(superadam.trainers.TwoPoint, transformers.Trainer):
-            pass
+    >>> class Trainer:  # that of transformers
+    ...     pass
+    >>> class MyTrainer(TwoPoint, Trainer):
+    ...     pass
 
     The Trainer's `training_step` leaves the gradient of a batch, after which the Trainer calls `step()`. Here it is
     evaluated at x_{t-1} and, after a half-step, at x_t; the Trainer's call is then the second half-step. So the Trainer

@@ -1,26 +1,4 @@
-r"""Line 4: what an adaptive matrix $H_t$ is.
-
-A matrix of one's own is a subclass whose fields are its options:
-
->>> import torch
->>> class CubeRoot(Matrix):
-...     beta: float = 0.999
-...     lam: float = 1e-3
-...     buffers = ("v",)
-...     def update(self, s, grad):
-...         s.v = self.beta * s.v + (1 - self.beta) * grad.abs() ** 3
-...     def H(self, s):
-...         return s.v ** (1 / 3) + self.lam
->>> from superadam import SuperAdam
->>> x = torch.tensor([3.0, -2.0], requires_grad=True)
->>> opt = SuperAdam([x], lr=1.0, matrix=CubeRoot(beta=0.99))
->>> for _ in range(200):
-...     opt.zero_grad()
-...     x.square().sum().backward()
-...     opt.step()
->>> bool(x.abs().max() < 0.5)
-True
-"""
+"""Line 4: what an adaptive matrix H_t is."""
 
 from __future__ import annotations
 
@@ -53,6 +31,27 @@ class Matrix(Part, kind="matrix"):
     optimizer;
     3. `reduce`, once, with the totals, to bring the scalars up to date;
     4. `H`, when it takes the step of line 9.
+
+    A matrix of one's own is a subclass whose fields are its options:
+
+    >>> import torch
+    >>> class CubeRoot(Matrix):
+    ...     beta: float = 0.999
+    ...     lam: float = 1e-3
+    ...     buffers = ("v",)
+    ...     def update(self, s, grad):
+    ...         s.v = self.beta * s.v + (1 - self.beta) * grad.abs() ** 3
+    ...     def H(self, s):
+    ...         return s.v ** (1 / 3) + self.lam
+    >>> from superadam import SuperAdam
+    >>> x = torch.tensor([3.0, -2.0], requires_grad=True)
+    >>> opt = SuperAdam([x], lr=1.0, matrix=CubeRoot(beta=0.99))
+    >>> for _ in range(200):
+    ...     opt.zero_grad()
+    ...     x.square().sum().backward()
+    ...     opt.step()
+    >>> bool(x.abs().max() < 0.5)
+    True
     """
 
     buffers: ClassVar[tuple[str, ...]] = ()
@@ -107,7 +106,18 @@ class Matrix(Part, kind="matrix"):
 
 
 class MultipleOfIdentity(Matrix, abstract=True):
-    r"""$H_t = (b_t + \lambda) I$: one learning rate for all coordinates, from a global quantity $b_t$."""
+    r"""$H_t = (b_t + \lambda) I$: one learning rate for all coordinates, from a global quantity $b_t$.
+
+    >>> import torch
+    >>> from superadam.tensors import norm2
+    >>> class LargestNorm(MultipleOfIdentity):
+    ...     def measure(self, s, grad):
+    ...         return (norm2(grad),)
+    ...     def reduce(self, s, totals):
+    ...         s.b = torch.maximum(s.b, totals[0].sqrt())
+    >>> LargestNorm(lam=0.1).scalars
+    ('b',)
+    """
 
     lam: float = field(default=5e-4, kw_only=True)
 

@@ -34,7 +34,14 @@ REPLAY = (
 
 
 class MonitorWarning(UserWarning):
-    """Something in a report of `superadam.Monitor` needs a look."""
+    """Something in a report of `superadam.Monitor` needs a look.
+
+    To have it stop the run:
+
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", MonitorWarning)
+    """
 
 
 class Alarms:

@@ -56,6 +56,12 @@ class TensorBoard:
 
     Args:
         log: a directory, or a `SummaryWriter` of your own.
+
+    >>> class Writer:
+    ...     def add_scalar(self, name, value, step):
+    ...         print(step, name, value)
+    >>> TensorBoard(Writer())({"step": 50, "g_norm": 0.5})
+    50 superadam/g_norm 0.5
     """
 
     def __init__(self, log: Any) -> None:

@@ -1,16 +1,4 @@
-r"""Line 9: what a set $\mathcal{X}$ is.
-
-A set of one's own is a subclass with one method; its fields are its options. Here, all coordinates are equal:
-
->>> class AllEqual(ConvexSet):
-...     def argmin(self, y, d):
-...         d = torch.as_tensor(d).expand_as(y)
-...         return ((d * y).sum() / d.sum()).expand_as(y)
->>> AllEqual().argmin(torch.tensor([0.0, 3.0]), torch.tensor([2.0, 1.0]))
-tensor([1., 1.])
->>> AllEqual().contains(torch.tensor([1.0, 1.5]))
-False
-"""
+"""Line 9: what a set X is."""
 
 from __future__ import annotations
 
@@ -42,6 +30,17 @@ class ConvexSet(Part, kind="constraint"):
 
     d is a positive tensor of y's shape, or a scalar. The sets of this package return a feasible y unchanged, a tensor
     without elements too, and refuse numbers that are not finite (on a GPU, only if they are not `separable`).
+
+    A set of one's own is a subclass with this one method; its fields are its options. Here, all coordinates are equal:
+
+    >>> class AllEqual(ConvexSet):
+    ...     def argmin(self, y, d):
+    ...         d = torch.as_tensor(d).expand_as(y)
+    ...         return ((d * y).sum() / d.sum()).expand_as(y)
+    >>> AllEqual().argmin(torch.tensor([0.0, 3.0]), torch.tensor([2.0, 1.0]))
+    tensor([1., 1.])
+    >>> AllEqual().contains(torch.tensor([1.0, 1.5]))
+    False
     """
 
     scalar_metric: ClassVar[bool] = False

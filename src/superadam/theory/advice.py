@@ -16,7 +16,12 @@ __all__ = ["Advice", "Complexity", "complexity", "suggest"]
 
 @dataclass(frozen=True)
 class Advice:
-    """Parameters that a theorem allows, and its bound after the T steps that they are for."""
+    """Parameters that a theorem allows, and its bound after the T steps that they are for.
+
+    >>> advice = suggest(Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0), T=10_000, tau=0, m=10)
+    >>> sorted(advice.parameters), sorted(advice.options)
+    (['c', 'k', 'lr', 'm', 'tau'], ['lr', 'schedule', 'tau'])
+    """
 
     tau: float
     lr: float
@@ -104,6 +109,10 @@ class Complexity:
         evaluations: T for τ = 0, 2T - 1 for τ = 1, where every batch but the first is evaluated at two points.
         steps: T.
         other: the other τ, if both were compared.
+
+    >>> found = complexity(Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0), epsilon=0.5, tau=1)
+    >>> found.evaluations == 2 * found.steps - 1
+    True
     """
 
     epsilon: float

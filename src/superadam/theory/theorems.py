@@ -49,7 +49,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Condition:
-    """left ≤ right, and what they are."""
+    """left ≤ right, and what they are.
+
+    >>> print(Condition("k³ ≤ m", 1.0, 100.0))
+    holds  k³ ≤ m                                   1 ≤ 100
+    """
 
     text: str
     left: float
@@ -66,7 +70,13 @@ class Condition:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of a theorem. True if all hold and nothing is outside of what the theorem is about."""
+    """The conditions of a theorem. True if all hold and nothing is outside of what the theorem is about.
+
+    >>> print(Conditions("Theorem 1", (Condition("k³ ≤ m", 1.0, 100.0),), outside=("clip = 1",)))
+    Theorem 1 does not apply
+      holds  k³ ≤ m                                   1 ≤ 100
+      OUTSIDE clip = 1
+    """
 
     theorem: str
     conditions: tuple[Condition, ...]
@@ -163,6 +173,9 @@ class Bound:
         gradient: bound of the mean of $\mathbb{E}\|\nabla f(x_t)\|$ (corollaries; no set and no penalty), if the mean
             of $\|H_t\|^2$ was given.
         gradient_paper: the same as the paper states it.
+
+    >>> print(Bound(T=1000, tau=1, value=0.5, paper=0.7))
+    tau = 1, T = 1000: mean M_t ≤ 0.5 (the paper's: 0.7)
     """
 
     T: int

@@ -85,6 +85,7 @@ def sc_adagrad(params: Any, lr: Any = 0.1, *, xi1: float = 0.1, xi2: float = 0.1
     r"""SC-AdaGrad: AdaGrad without the root, for strongly convex problems.
 
     $$x_{t+1} = x_t - \gamma \hat g_t / (v_t + \xi_1 e^{-\xi_2 v_t}), \quad v_t = \textstyle\sum_i \hat g_i^2$$
+
     (Mukkamala and Hein 2017).
 
     >>> import torch

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from superadam.optimizer import SuperAdam
 from superadam.parts import nearest
 from superadam.presets import PRESETS
@@ -21,17 +23,30 @@ METHODS: dict[str, Builder] = {}
 
 
 def method(build: Builder) -> Builder:
-    """Make a builder known to `create` and `list_methods`, under its own name."""
+    """Make a builder known to `create` and `list_methods`, under its own name.
+
+    >>> @method
+    ... def plain(params, lr=1e-3, **options):
+    ...     "plain: steps along the gradient."
+    ...     return compose(params, lr, options, matrix="Identity", schedule=Constant(alpha=1.0))
+    >>> list_methods("plain")
+    {'plain': 'steps along the gradient'}
+    >>> METHODS.pop("plain") is plain
+    True
+    """
     METHODS[build.__name__] = build
     return build
 
 
-def create(name: str, params: Any, *, preset: str | None = None, **options: Any) -> SuperAdam:
+def create(
+    name: str, params: Any, lr: float | Tensor | None = None, *, preset: str | None = None, **options: Any
+) -> SuperAdam:
     """A method by name, optionally with the settings of one of the paper's experiments.
 
     Args:
         name: a name of `list_methods`.
         params: as for `SuperAdam`.
+        lr: γ; default: the method's, or that of the preset.
         preset: "cifar10", "cifar100", "imagenet", "wikitext2-lstm" or "wikitext2-transformer". Options given beside it
             win.
         **options: the builder's, and those of `SuperAdam`.
@@ -43,6 +58,8 @@ def create(name: str, params: Any, *, preset: str | None = None, **options: Any)
     """
     if name not in METHODS:
         raise ValueError(f"Unknown method {name!r}: {nearest(name, METHODS)}")
+    if lr is not None:
+        options["lr"] = lr
     if preset is not None:
         options = {**_preset(name, preset, options), **options}
     known = {*inspect.signature(METHODS[name]).parameters, *inspect.signature(SuperAdam).parameters}
