@@ -1,5 +1,8 @@
 """The algorithm as a diagram of four choices, and the way of one step through the modules."""
 
+import style
+from matplotlib.patches import FancyBboxPatch
+
 CHOICES = {  # keyword of SuperAdam → what it chooses, and some of what there is
     "matrix": ("the matrix H$_t$", "second moments (Adam's), a norm,\nbelief, Barzilai-Borwein, L-BFGS"),
     "constraint": ("the set $\\mathcal{X}$", "box, balls, simplex, affine, …;\npenalties h: l1, group lasso, …"),
@@ -25,8 +28,6 @@ METHODS = {
 
 
 def canvas(height):
-    import style
-
     fig = style.plt.figure(figsize=(style.WIDTH, height))
     panel = fig.add_axes((0, 0, 1, 1))
     panel.set(xlim=(0, style.WIDTH), ylim=(height, 0))
@@ -35,8 +36,6 @@ def canvas(height):
 
 
 def box(panel, x, y, width, height, color, *, filled=True):
-    from matplotlib.patches import FancyBboxPatch
-
     shape = f"round,pad=0,rounding_size={min(0.09, height / 3)}"
     if filled:
         panel.add_patch(FancyBboxPatch((x, y), width, height, shape, facecolor=color, alpha=0.14, linewidth=0))
@@ -44,13 +43,11 @@ def box(panel, x, y, width, height, color, *, filled=True):
 
 
 def arrow(panel, start, end, color):
-    style = {"arrowstyle": "-|>", "color": color, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
-    panel.annotate("", end, start, arrowprops=style)
+    shape = {"arrowstyle": "-|>", "color": color, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
+    panel.annotate("", end, start, arrowprops=shape)
 
 
 def algorithm():
-    import style
-
     colors = dict(zip(CHOICES, (style.GREEN, style.RED, style.OCHRE, style.BLUE), strict=True))
     fig, panel = canvas(6.05)
     height, gap = 0.86, 0.1
@@ -105,8 +102,6 @@ WAYS = [("torch's kernel", "kernels"), ("compiled", "compiled"), ("pieces", "pie
 
 
 def step():
-    import style
-
     fig, panel = canvas(5.75)
     width, height, gap = 2.78, 0.52, 0.19
     for x, title, stages, color in (

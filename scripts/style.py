@@ -20,7 +20,7 @@ WIDTH = 6.0
 PAPER, INK, FAINT = "#fdfdfd", "#22262b", "#d9dce1"
 DARK = {PAPER: "#1e2129", INK: "#d6dae2", FAINT: "#3b404c"}
 # Told apart on both backgrounds, and by people who do not see all colours.
-RED, GREEN, BLUE, OCHRE, VIOLET, GREY = "#d1593b", "#17917f", "#3f7fc4", "#c08a1e", "#8f6cc4", "#858b95"
+RED, GREEN, BLUE, OCHRE, GREY = "#d1593b", "#17917f", "#3f7fc4", "#c08a1e", "#858b95"
 
 plt.rcParams.update(
     {
