@@ -62,14 +62,14 @@ def save(fig, name):
     css = f"<style>@media (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>"
     path = IMG / f"{name}.svg"
     path.write_text(text.getvalue().replace("<defs>", f"{css}\n <defs>", 1))
-    print(f"{path.relative_to(ROOT)}, {path.stat().st_size // 1000} kB")
+    print(f"{path}, {path.stat().st_size // 1000} kB")
 
 
 def keep(name, numbers):
     """Write docs/data/<name>.json, which the picture of that name is drawn from."""
     path = DATA / f"{name}.json"
     path.write_text(json.dumps(numbers, separators=(",", ":")) + "\n")
-    print(f"{path.relative_to(ROOT)}, {path.stat().st_size // 1000} kB")
+    print(f"{path}, {path.stat().st_size // 1000} kB")
 
 
 def kept(name):
