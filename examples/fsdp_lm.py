@@ -1,6 +1,6 @@
 """A small language model whose weights and state are divided over the processes, with a checkpoint in between.
 
-torchrun --nproc-per-node 2 examples/fsdp_lm.py
+torchrun --nproc-per-node 2 examples/fsdp_lm.py    # half a minute; prints the loss per byte, 5.05 → 2.65 → 2.34
 """
 
 import os
@@ -33,7 +33,7 @@ class Model(nn.Module):
         x = self.embed(tokens) + self.places(torch.arange(CONTEXT))
         for block in self.blocks:
             x = block(x, src_mask=MASK, is_causal=True)
-        return self.out(x)
+        return self.out(x).clone()  # FSDP2 warns of an output that is a view
 
 
 def setup():

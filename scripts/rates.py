@@ -1,4 +1,4 @@
-"""Draw docs/img/rates.png: theorems 1 and 2 against what SuperAdam does, on a problem made to show their rates.
+"""Theorems 1 and 2 against what SuperAdam does, on a problem made to show their rates: docs/theory.md has the numbers.
 
 A non-convex f of which L, σ, f* and the gradient are known exactly:
 
@@ -9,21 +9,19 @@ Every f(·; ξ) is 1-smooth, f is κ-smooth, and the noise depends on x. Each oc
 f(x_1) - f*, so that always some octave is just being descended, and ‖∇f‖ falls about as fast as the theorems say. With
 a single curvature, which is measured too, it falls faster, and τ = 0 is ahead in the end.
 
-python scripts/rates.py    # four minutes of one core; prints the numbers of the page docs/theory.md
+python scripts/rates.py             # four minutes of one core; prints the numbers, and writes docs/data/rates.json
+python scripts/pictures.py rates    # draws docs/img/rates.svg from it
 """
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
 from superadam import SuperAdam, matrices, theory
 
-OUT = Path(__file__).resolve().parent.parent / "docs" / "img" / "rates.png"
 STEPS, RUNS, OCTAVES = 100_000, 16, 10
 AMPLITUDE, START, LAM, M = 0.5, 2.0, 1.0, 10.0
-COLORS = {0: "#c8553d", 1: "#0b6e4f"}
 
 
 class Waves:
@@ -150,50 +148,56 @@ def report(results):
         print(f"| {epsilon:.3g} | " + " | ".join(cells) + " |")
 
 
-def main(steps=STEPS, runs=RUNS, out=OUT):
-    results = measure([2.0**-j for j in range(OCTAVES + 1)], steps, runs)
+def main():
+    import style
+
+    results = measure([2.0**-j for j in range(OCTAVES + 1)], STEPS)
     report(results)
-    if out is not None:
-        draw(results, out)
-        print(f"\n{out}, {out.stat().st_size // 1000} kB")
+    style.keep("rates", {tau: numbers(tau, curve, bounds) for tau, (_, _, curve, bounds) in results.items()})
     print("\nWith a single curvature:\n")
-    report(measure([1.0] * (OCTAVES + 1), steps, runs))
-    return results
+    report(measure([1.0] * (OCTAVES + 1), STEPS))
 
 
-def draw(results, out):
-    import matplotlib
+def numbers(tau, curve, bounds):
+    columns = {
+        "T": curve.T,
+        "evaluations": [evaluations(tau, T) for T in curve.T],
+        "M": curve.M,
+        "gradient": curve.gradient,
+        "bound": [b.value for b in bounds],
+        "bound in the paper": [b.paper for b in bounds],
+    }
+    return {name: [float(f"{value:.6g}") for value in column] for name, column in columns.items()}
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
 
-    fig, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.4), layout="constrained")
-    for tau, (_, _, curve, bounds) in results.items():
-        color = COLORS[tau]
-        left.plot(
-            curve.T, [b.paper for b in bounds], color=color, linestyle=":", label=f"τ = {tau}, bound in the paper"
-        )
-        left.plot(curve.T, [b.value for b in bounds], color=color, linestyle="--", label=f"τ = {tau}, bound repaired")
-        left.plot(curve.T, curve.M, color=color, linewidth=2, label=f"τ = {tau}, measured")
-        spent = [evaluations(tau, T) for T in curve.T]
-        right.plot(spent, curve.gradient, color=color, linewidth=2, label=f"τ = {tau}")
-        power, shift, side = (1 / 3, 0.75, "right") if tau == 1 else (1 / 4, 1.25, "left")
-        guide = [spent[-1] / 20, spent[-1]]
-        heights = [shift * curve.gradient[-1] * (e / spent[-1]) ** -power for e in guide]
-        right.plot(guide, heights, color=color, alpha=0.6, linewidth=1)
-        middle = (guide[0] * guide[1]) ** 0.5, (heights[0] * heights[1]) ** 0.5 * (0.9 if tau == 1 else 1.06)
-        right.annotate(f"slope −1/{round(1 / power)}", middle, color=color, ha=side, va="top" if tau else "bottom")
-    left.set(xlabel="steps T", ylabel="mean of M$_t$ over t ≤ T", title="Theorems 1 and 2", ylim=(4e-3, None))
-    right.set(xlabel="gradient evaluations", ylabel="mean of ‖∇f(x$_t$)‖", title="At equal cost", ylim=(0.014, 0.5))
+def draw():
+    import style
+
+    fig, (left, right) = style.panels(1, 2, 3.6)
+    for tau, of in style.kept("rates").items():
+        color, power, shift = (style.GREEN, 3, 0.72) if tau == "1" else (style.RED, 4, 1.3)
+        for name, line in (("bound in the paper", ":"), ("bound", "--"), ("M", "-")):
+            left.plot(of["T"], of[name], line, color=color)
+        right.plot(of["evaluations"], of["gradient"], color=color, label=f"τ = {tau}")
+        end, height = of["evaluations"][-1], shift * of["gradient"][-1]
+        guide = [end / 20, end]
+        right.plot(guide, [height * (e / end) ** (-1 / power) for e in guide], color=color, alpha=0.6, linewidth=1)
+        place = {"ha": "right", "va": "top"} if tau == "1" else {"ha": "left", "va": "bottom"}
+        right.annotate(f"slope −1/{power}", (end / 20**0.5, height * 20 ** (0.5 / power)), color=color, **place)
+    left.set(xlabel="steps T", title="mean of M$_t$ over t ≤ T")
+    right.set(
+        xlabel="gradient evaluations", title="mean of ‖∇f(x$_t$)‖, at equal cost", ylim=(0.014, 0.5), xlim=(6, 6e5)
+    )
     for panel in (left, right):
         panel.set(xscale="log", yscale="log")
-        panel.grid(alpha=0.3)
-    left.legend(loc="lower left", ncols=2, frameon=False, fontsize=9)
-    right.legend(loc="lower left", frameon=False)
+        panel.set_xticks([10, 1e3, 1e5])
     right.set_yticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
     right.minorticks_off()
-    out.parent.mkdir(exist_ok=True)
-    fig.savefig(out, dpi=110, metadata={"Software": None})
+    kinds = {":": "bound in the paper", "--": "bound, repaired", "-": "measured"}
+    lines = [left.plot([], [], line, color=style.GREY, label=name)[0] for line, name in kinds.items()]
+    fig.legend(handles=[*right.get_legend_handles_labels()[0], *lines], loc="outside lower center", ncols=5,
+               fontsize=9, handlelength=1.4, columnspacing=1.0)  # fmt: skip
+    style.save(fig, "rates")
 
 
 if __name__ == "__main__":

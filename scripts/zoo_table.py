@@ -24,6 +24,13 @@ INTRO = """\
 Every method of the literature that the paper names, as a composition of the same parts. Made by
 `python scripts/zoo_table.py` from the registry; do not edit.
 
+![Paths of four methods on Rosenbrock's function and on a noisy least-squares problem](img/trajectories.svg)
+
+Four compositions on two functions of two variables, from the square to the star: 200 gradients each, so that τ = 1
+takes half as many steps; learning rates from one grid, by the mean of f over a path that stays in the picture, on other
+batches (`python scripts/pictures.py trajectories`, which prints them). On the right, SGD has one rate for two
+curvatures that differ by a factor of about 100; the others have one for each coordinate.
+
 ```python
 import torch
 import superadam

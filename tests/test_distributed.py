@@ -1,10 +1,6 @@
 """Several processes take the steps that one would take on the joint batch."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,7 +21,6 @@ BY_FOUR = [
 BY_ONE = ALIKE
 TOLERANCE = 1e-10
 MESHES = ("fsdp hybrid", "fsdp tensor-parallel")  # of 2 × 2 processes
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -116,20 +111,3 @@ def test_joint_matrix_on_several_devices_is_refused():
     with pytest.raises(ValueError, match="one device"):
         opt.add_param_group({"params": params[1:]})
     assert len(opt.param_groups) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("ddp_digits", r"2 processes, 400 gradients, test accuracy 9[5-9]"),
-        ("fsdp_lm", r"2 processes, loss per byte: 5\.\d+ → 2\.\d+ → 2\.\d+"),
-    ],
-)
-def test_example(name, says):
-    """As its first lines say to run it."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
-    command += ["--rdzv-endpoint", "localhost:0", EXAMPLES / f"{name}.py"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200, check=True)
-    assert re.search(says, done.stdout), done.stdout

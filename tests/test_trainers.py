@@ -1,9 +1,7 @@
 """In every trainer the optimizer takes the steps that it takes in a plain loop, and resuming is not stopping."""
 
 import copy
-import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,15 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from superadam import SuperAdam, replay, twice
 from superadam.trainers import TwoPoint
 
-FOLDER = Path(__file__).resolve().parent.parent / "examples" / "trainers"
 WHY = "comes with superadam[trainers]"
-
-
-def example(name):
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def data():
@@ -57,19 +47,6 @@ def plain(tau, *, size=4, accumulate=1, clip=None, epochs=2, decay=1.0):
 def same(a, b):
     """Parameters, and BatchNorm's statistics: each batch counts once."""
     return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
-
-
-# ------------------------------------------------------------------------------------------------ plain loop
-
-
-def test_plain_loops():
-    """The example: closure and `twice` are the same run, and each is resumed in the middle of an epoch."""
-    results = example("plain_loop").main()
-    assert len(results) == 3
-    for result in results.values():
-        assert result["whole"] == result["resumed"]
-        assert result["whole"][-1] < 0.7 * result["whole"][0]
-    assert results["closure"]["whole"] == results["twice"]["whole"] != results["tau=0"]["whole"]
 
 
 # ------------------------------------------------------------------------------------------------ Lightning
@@ -138,17 +115,6 @@ def test_micro_batches_that_lightning_would_lose_are_refused(lightning):
         train(1.0)
 
 
-@of_lightning
-@pytest.mark.usefixtures("lightning")
-def test_lightning_example():
-    results = example("with_lightning").main()
-    assert len(results) == 4
-    for name, result in results.items():
-        assert result["whole"] == result["resumed"]
-        assert len(result["whole"]) == (59 if "tau=1" in name else 30)
-        assert result["whole"] == results[name.replace("manual", "automatic")]["whole"]
-
-
 # ------------------------------------------------------------------------------------------------ Accelerate
 
 
@@ -173,13 +139,6 @@ def test_accelerate_equals_the_plain_loop(way):
                 evaluate(x, y)
                 opt.step()
     assert same(model, plain(tau))
-
-
-def test_accelerate_example():
-    pytest.importorskip("accelerate", reason=WHY)
-    for result in example("with_accelerate").main().values():
-        assert 0 < len(result["resumed"]) < len(result["whole"])
-        assert result["resumed"] == result["whole"][-len(result["resumed"]) :]
 
 
 # ------------------------------------------------------------------------------------------------ Hugging Face Trainer
@@ -296,26 +255,3 @@ def test_an_error_in_an_evaluation_leaves_no_turn_open(make_trainer):
     trainer.optimizer.optimizer.restart()
     trainer.train()
     assert replay.current() is None
-
-
-def test_transformers_example():
-    pytest.importorskip("transformers", reason=WHY)
-    results = example("with_transformers").main()
-    assert len(results) == 3
-    for result in results.values():
-        assert result["same"]
-        assert result["whole"][-4:] == result["resumed"][-4:]
-        assert result["whole"][-1] < 0.8 * result["whole"][0]
-
-
-# ------------------------------------------------------------------------------------------------ all examples
-
-
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda p: p.stem)
-def test_examples_are_short(path):
-    assert len(path.read_text().splitlines()) < 80
-
-
-def test_examples_are_all_tested():
-    tested = Path(__file__).read_text()
-    assert all(f'example("{p.stem}")' in tested for p in FOLDER.glob("*.py"))

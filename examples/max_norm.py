@@ -1,6 +1,9 @@
 """Max-norm: the weights into every unit of a network have norm at most r (Srebro & Shraibman 2005), on the digits.
 
-`L2Ball(r, dim=1)` makes every row of a Linear's weight its own ball, all rows solved at once; biases are free.
+python examples/max_norm.py    # ten seconds
+
+`L2Ball(r, dim=1)` makes every row of a Linear's weight its own ball, all rows solved at once; biases are free. Prints
+test accuracies and the largest row norm, with the bound (97.4 %, 1.99) and without (96.9 %, 3.55).
 
 r = 2 was chosen among 1, 2 and 3 after a look at this test accuracy (r = 1 was worse than no bound), and γ was
 not tuned for either network: read it as a check that the bound holds and does little harm, not as a gain in accuracy.

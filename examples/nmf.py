@@ -1,6 +1,9 @@
 """Non-negative matrix factorisation of the digits: X ≈ W H with W, H ≥ 0 and 16 components, full gradients.
 
-Compared with scikit-learn's NMF (coordinate descent, made for this problem) by its own measure, ‖X - WH‖.
+python examples/nmf.py    # a few seconds
+
+Compared with scikit-learn's NMF (coordinate descent, made for this problem) by its own measure, ‖X - WH‖: prints 20.657
+against 20.649, and that 76 % of H is exactly zero.
 """
 
 import torch

@@ -1,6 +1,8 @@
 """Hugging Face's Trainer: τ = 0 with the Trainer as it is, τ = 1 with `TwoPoint`; stopped in an epoch and resumed.
 
-pip install superadam[trainers]; python examples/trainers/with_transformers.py
+pip install superadam[trainers]; python examples/with_transformers.py    # ten seconds
+
+Prints the losses of a run that was never stopped and of one that was, and that the parameters are the same.
 """
 
 import tempfile

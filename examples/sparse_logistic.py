@@ -1,8 +1,11 @@
 """l1-sparse logistic regression on scikit-learn's breast cancer data: 569 tumours, 30 measurements, minibatches.
 
+python examples/sparse_logistic.py    # under ten seconds
+
 minimise mean log(1 + exp(-y (w·x + b))) + λ‖w‖₁, b free. Compared with scikit-learn's solution of the same problem
 (saga). The coefficients are read at x̃, which is exactly sparse; x_t is a mixture and only nearly so. x̃ follows the
-noise of g, so that the variance reduction of τ = 1 helps: with τ = 0 more coefficients stay away from 0.
+noise of g, so that the variance reduction of τ = 1 helps: with τ = 0 more coefficients stay away from 0. Prints the
+objectives (ours is above by 4.9e-5) and the coefficients that are not zero (8 at x̃, 7 in scikit-learn's).
 """
 
 import torch

@@ -1,7 +1,10 @@
 """A portfolio with caps: weights at least 0, at most 20 % each, that sum to 1.
 
+python examples/portfolio.py    # a few seconds
+
 minimise risk/2 · wᵀΣw - mean·w, from the daily returns of 30 invented assets; gradients from batches of 256 days. The
-reference is SLSQP of scipy, which gets the exact mean and covariance.
+reference is SLSQP of scipy, which gets the exact mean and covariance. Prints the objectives (ours is above by 2.5e-4,
+equal weights by 5.9e-2), how many assets are held, and that caps and sum hold.
 """
 
 import numpy as np
