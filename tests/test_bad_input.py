@@ -371,7 +371,7 @@ def test_two_steps_in_one_turn_are_refused():
             setup.opt.step()
         messages.append(str(info.value))
     assert not any("had no step()" in message for message in messages)
-    assert not setup.opt._open
+    assert not setup.opt._open_batch
     assert setup.opt.state[setup.params[0]]["step"] == 4
 
 
@@ -479,7 +479,7 @@ def test_a_batch_is_not_finished_by_another_loops_turn():
                 setup.closure(j)()
                 with Unchanged(setup, RuntimeError, "Half-steps out of order"):
                     setup.opt.step()
-    assert setup.opt._open is not None
+    assert setup.opt._open_batch is not None
 
 
 @every_case

@@ -147,7 +147,7 @@ class AlgorithmOne(ComposedOptimizer):
         Training can go on afterwards. The point before the move is gone, so the next batch is evaluated once, and
         enters g by momentum.
         """
-        if self._open is not None:
+        if self._open_batch is not None:
             raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
         self._unmark()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
@@ -191,7 +191,7 @@ class AlgorithmOne(ComposedOptimizer):
 
         Drops a batch that was left between its two half-steps. Pending moves are taken.
         """
-        if self._open is not None:
+        if self._open_batch is not None:
             self._void()
         self.flush()
         for p in self.state:
@@ -200,7 +200,7 @@ class AlgorithmOne(ComposedOptimizer):
     def _void(self) -> None:
         """The second evaluation of a batch failed, after the move to x_t: keep x_t, which is as it should be, and drop
         the batch, of which g holds one half."""
-        self._dropped, self._open, self._last = self._open, None, None
+        self._dropped_batch, self._open_batch, self._last_half = self._open_batch, None, None
         for p, state in self.state.items():
             if "paired" in state:
                 self._forget(p)

@@ -31,11 +31,11 @@ class ComposedOptimizer(Optimizer):
     def __init__(self, params: ParamsT | nn.Module, defaults: dict[str, Any]) -> None:
         self.gradient_evaluations = 0
         self._modules: list[nn.Module] = []
-        self._open: replay.Batch | None = None  # the batch of which the first half-step is done
-        self._last: replay.Half | None = None  # the last half-step
-        self._dropped: replay.Batch | None = None  # the batch that restart() has left half done, or that overflowed
+        self._open_batch: replay.Batch | None = None  # its first half-step is done
+        self._last_half: replay.Half | None = None
+        self._dropped_batch: replay.Batch | None = None  # left half done by restart(), or by an overflow
         self._used = replay.Used()
-        self._marked: dict[int, State] = {}  # the states that init_state has created, until the first step
+        self._never_stepped: dict[int, State] = {}  # what init_state has created, by id
         self._parts_of: dict[Hashable, Composition] = {}
         self._scalars: dict[Matrix, dict[str, Tensor]] = {}
         replay.register(self)
@@ -54,7 +54,7 @@ class ComposedOptimizer(Optimizer):
         return any(self._parts(group).two_point for group in self.param_groups)
 
     def _pending(self) -> bool:
-        return any("gamma" in state and id(state) not in self._marked for state in self.state.values())
+        return any("gamma" in state and id(state) not in self._never_stepped for state in self.state.values())
 
     def _parts(self, group: dict[str, Any]) -> Composition:
         specs = [group[name] for name in ("estimator", "matrix", "schedule", "constraint", "penalty")]
@@ -150,23 +150,23 @@ class ComposedOptimizer(Optimizer):
                 if p.requires_grad:
                     self._init_state(group, parts, p)
                 if new and p in self.state and self.two_point:
-                    self._marked[id(self.state[p])] = self.state[p]
+                    self._never_stepped[id(self.state[p])] = self.state[p]
         self._mark()
 
     def _mark(self) -> None:
         """Say in the states that `init_state` has created that no move is pending, in the dtype of the present lr."""
-        for group in self.param_groups if self._marked else ():
+        for group in self.param_groups if self._never_stepped else ():
             for p in group["params"]:
-                state = self._marked.get(id(self.state.get(p)))
+                state = self._never_stepped.get(id(self.state.get(p)))
                 if state is not None:
                     state.pop("gamma", None)
                     checkpoints.mark(group, p, self._parts(group), state)
 
     def _unmark(self) -> None:
         """Training goes on without what `init_state` has put in place of a pending move."""
-        for state in self._marked.values():
+        for state in self._never_stepped.values():
             state.pop("gamma", None)
-        self._marked = {}
+        self._never_stepped = {}
 
     def _shared(self, matrix: Matrix) -> dict[str, Tensor]:
         """The scalars of a matrix, one tensor each for all its parameters."""
@@ -264,7 +264,7 @@ class ComposedOptimizer(Optimizer):
         """The state as plain numbers, strings and tensors. Refused between the two half-steps of a batch."""
         self._normalise()
         self._mark()
-        if self._open is not None:
+        if self._open_batch is not None:
             raise RuntimeError(
                 "state_dict() between the two half-steps of a batch, which could not be resumed from. Save after the "
                 "second step() of a batch."
@@ -285,22 +285,22 @@ class ComposedOptimizer(Optimizer):
     def _loaded(self, loaded: dict[str, Any]) -> None:
         """Before the user's own post hooks."""
         checkpoints.keep_dtypes(self, loaded)
-        self._open = self._last = None
-        self._marked = {}
+        self._open_batch = self._last_half = None
+        self._never_stepped = {}
         self._tie_scalars()
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("gradient_evaluations", "_modules", "_open")
+        own = ("gradient_evaluations", "_modules", "_open_batch")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.defaults = {**options.NEWER, **self.defaults}
+        self.defaults = {**options.ADDED_LATER, **self.defaults}
         self._parts_of = {}
-        self._last = self._dropped = None
+        self._last_half = self._dropped_batch = None
         self._used = replay.Used()
-        self._marked = {}
+        self._never_stepped = {}
         checkpoints.unmark(self.state.values())
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))

@@ -222,7 +222,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
 
     def _both_halves(self, closure: Callable[[], float]) -> float:
         """τ > 0 with a closure: x_{n-1} to x_n."""
-        if self._open is not None:
+        if self._open_batch is not None:
             raise RuntimeError(
                 "step(closure) between the two half-steps of a batch. Finish the batch with step() in the `twice` "
                 "loop, or call opt.restart() to drop it."
@@ -283,16 +283,16 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 "gradients, computes the loss and calls backward; or loop "
                 "`for batch in superadam.twice(loader):`, where each batch comes twice."
             )
-        if half == self._last:
+        if half == self._last_half:
             raise RuntimeError("Half-steps out of order: step() was called twice in one turn of the `twice` loop.")
         if half.done < half.size:
             raise RuntimeError(
                 f"step() after micro-batch {half.done} of {half.size}: with `twice(loader, accumulate=...)` call it "
                 "when all of them have been added up, `if turns.complete:`, where turns is what twice() returned."
             )
-        if half.batch is self._dropped and self._open is None:
+        if half.batch is self._dropped_batch and self._open_batch is None:
             raise RuntimeError("This batch was dropped by opt.restart(): go on with the next one of the `twice` loop.")
-        if self._open is not (half.batch if half.second else None):
+        if self._open_batch is not (half.batch if half.second else None):
             missed = "this batch's first turn" if half.second else "the last batch's second turn"
             raise RuntimeError(
                 f"Half-steps out of order: {missed} had no step(). Call opt.step() in both turns of every batch of the "
@@ -304,18 +304,18 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         self.gradient_evaluations += 1
         overflow = bool(scaling.unscale(self))
         if half.second:
-            if overflow and self._dropped is not half.batch:
+            if overflow and self._dropped_batch is not half.batch:
                 self._void()
-            elif self._dropped is not half.batch:
+            elif self._dropped_batch is not half.batch:
                 self._absorb(then_move=False)
-            self._open = None
+            self._open_batch = None
         else:
             if overflow:  # nothing is touched: the pending move waits for the next batch
-                self._dropped = half.batch
+                self._dropped_batch = half.batch
             else:
                 self._to_next_point()
-            self._open = half.batch
-        self._last = half
+            self._open_batch = half.batch
+        self._last_half = half
 
     def check_theory(self, problem: theory.Problem) -> theory.Conditions:
         """The conditions of theorem 1 or 2 on this optimizer, and what of it the theorems are not about.

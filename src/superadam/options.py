@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 # The options that optimizers pickled by older versions do not have.
-NEWER = {"fused": None, "compile": False, "rounding": "nearest"}
+ADDED_LATER = {"fused": None, "compile": False, "rounding": "nearest"}
 
 # What the state of a parameter, or the view that a part has of it, calls by these names.
 RESERVED = {name for name in dir(Chunk) if not name.startswith("_")}.union(

@@ -221,7 +221,7 @@ def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator
             if second:
                 generators.restore()
                 for opt, kept in buffers:
-                    if opt._open is batch:  # it is in this loop
+                    if opt._open_batch is batch:  # it is in this loop
                         kept.restore()
             for i, micro_batch in enumerate(micro_batches):
                 half = Half(batch, second, i + 1, len(micro_batches))

@@ -71,7 +71,7 @@ class TwoPoint:
 
     def _stepped(self, opt: Any, *_: Any) -> None:
         """After either half-step. The second ends the batch."""
-        if opt._open is None:
+        if opt._open_batch is None:
             self._end()
 
     def _end(self) -> None:

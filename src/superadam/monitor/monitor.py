@@ -141,7 +141,7 @@ class Monitor:
 
     def _before(self, opt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before `step`: count, and copy what the step will leave no trace of."""
-        if opt._open is not None:  # the second half of a batch
+        if opt._open_batch is not None:  # the second half of a batch
             return None
         self._batches += 1
         self._start = self._q = None
@@ -174,9 +174,9 @@ class Monitor:
         """After `step`: report, if this was the end of a batch that is to be reported on."""
         if self._start is None:
             return
-        if opt._open is not None:  # the first half: the gradients are q, unscaled by now if a scaler is in use
+        if opt._open_batch is not None:  # the first half: the gradients are q, unscaled by now if a scaler is in use
             self._q = _gradients(opt)
-            if opt._dropped is opt._open:  # they have overflowed, and the batch is void
+            if opt._dropped_batch is opt._open_batch:  # they have overflowed, and the batch is void
                 self._start = None
             return
         start, q, self._start, self._q = self._start, self._q, None, None
