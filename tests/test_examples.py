@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from superadam import zoo
+from superadam.lab.tasks import TASKS
 from superadam.matrices import Matrix
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
@@ -21,8 +22,8 @@ SLOW = {"ddp_digits", "fsdp_lm"}
 
 @pytest.fixture
 def _registries():
-    """Examples define parts and methods of their own: forget them afterwards."""
-    kept = [(d, dict(d)) for d in (zoo.METHODS, Matrix._names)]
+    """Examples define parts, methods and tasks of their own: forget them afterwards."""
+    kept = [(d, dict(d)) for d in (zoo.METHODS, Matrix._names, TASKS)]
     yield
     for registry, content in kept:
         registry.clear()
@@ -32,11 +33,13 @@ def _registries():
 @pytest.mark.usefixtures("_registries")
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:The dirpath has changed")  # Lightning's
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in NAMES])
-def test_what_the_example_claims(name):
+def test_what_the_example_claims(name, tmp_path):
     if name in PACKAGES:
         pytest.importorskip(PACKAGES[name], reason="comes with superadam[trainers]")
     if name in SLOW:
         globals()[name](torchrun(name))
+    elif name == "compare_your_task":
+        compare_your_task(importlib.import_module(name).main, tmp_path)
     else:
         globals()[name](importlib.import_module(name).main)
         sys.modules.pop(name)
@@ -87,6 +90,13 @@ def probe_first(main):
     reports = main()
     assert reports["digits"].tau == 0
     assert reports["regression"].tau == 1
+
+
+def compare_your_task(main, folder):
+    losses = main(folder, trials=1, seeds=1, evaluations=100)
+    assert list(losses) == ["adamw", "super_adam", "super_adam tau=1"]
+    assert max(losses.values()) < 1
+    assert (folder / "results.json").exists()
 
 
 def resume(main):
