@@ -290,6 +290,24 @@ def plain_mars(
     return xs
 
 
+def plain_plus(grad, x, samples, lr=1e-2, betas=(0.9, 0.99), weight_decay=0.01):
+    """Nesterov's momentum, from the averages of plain gradients; only H_t sees the corrected ones."""
+    m, v, last, xs = torch.zeros_like(x), torch.zeros_like(x), None, [x]
+    for t, i in enumerate(samples, start=1):
+        g = grad(x, i)
+        previous, m = m, betas[0] * m + (1 - betas[0]) * g
+        # before the first gradient there is none to correct by: c_1 is g itself
+        ahead = m + betas[0] * (m - previous) - betas[0] ** t * (1 - betas[0]) * first if t > 1 else m
+        first = g if t == 1 else first
+        c = g if last is None else g + betas[0] * (g - last)
+        last = g
+        v = betas[1] * v + (1 - betas[1]) * c**2
+        step = ahead / (1 - betas[0] ** t) / ((v / (1 - betas[1] ** t)).sqrt() + 1e-8)
+        x = (1 - lr * weight_decay) * x - lr * step
+        xs.append(x)
+    return xs
+
+
 def plain_sdlbfgs(grad, x, samples, lr=0.1, history=10, delta=0.01):
     xs, pairs, kappa, damped = [x], [], 1.0, 0
     for t, i in enumerate(samples, start=1):
@@ -344,6 +362,8 @@ OF_PAPERS = {
     "mars-unbounded": (plain_mars, {"bound": None, "gamma": 0.1}),
     "mars_approx": (plain_mars, {"approx": True}),
     "mars_approx-other": (plain_mars, {"approx": True, "lr": 0.02, "betas": (0.8, 0.9), "gamma": 0.3, "bound": 0.5}),
+    "super_adam_plus": (plain_plus, {}),
+    "super_adam_plus-other": (plain_plus, {"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.1}),
     "sdlbfgs": (plain_sdlbfgs, {"lr": 0.02, "delta": 1.0}),  # with a smaller δ rounding errors grow fast
     "sdlbfgs-short": (plain_sdlbfgs, {"lr": 0.02, "history": 3, "delta": 0.5}),
 }
@@ -615,7 +635,8 @@ ISSUE_LIST = [
 
 
 def test_every_method_is_listed_and_can_be_created():
-    assert set(list_methods()) == set(ISSUE_LIST) == set(zoo.METHODS)
+    ours = {"super_adam_plus"}
+    assert set(list_methods()) == {*ISSUE_LIST, *ours} == set(zoo.METHODS)
     for name, line in list_methods().items():
         assert len(line) > 10
         assert not line.endswith(".")
