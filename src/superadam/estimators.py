@@ -122,7 +122,7 @@ class Corrected(Estimator):
     \alpha$, this is line 11. With `previous_batch`, $\nabla f(x_{t-1}; \xi_{t-1})$ takes the place of $\nabla
     f(x_{t-1}; \xi_t)$: the noise no longer cancels, but one gradient per step is enough. With $\tau = \alpha =
     \alpha_t$ and no bound that is Nesterov's momentum: $g_t = m_t + (1-\alpha)(m_t - m_{t-1})$, where $m_t$ is the
-    average of plain gradients. Keeps one tensor more than line 11.
+    average of plain gradients, but for a share of the first one that dies out. Keeps one tensor more than line 11.
 
     >>> Corrected()
     Corrected(tau=0.025, alpha=0.05, bound=1.0, previous_batch=False)

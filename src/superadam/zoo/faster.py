@@ -54,8 +54,8 @@ def super_adam_plus(
 
     takes the gradient's place in AdamW, in line 4, too. Line 11's correction with τ = 1-β₁, and with the gradient at
     $x_{t-1}$ taken from the batch of that step: one gradient per step. This is Nesterov's momentum, $g_t = m_t +
-    \beta_1(m_t - m_{t-1})$ for the average $m_t$ of gradients, with $H_t$ formed from $c_t$. What it is worth, and
-    where it is worth nothing: docs/results.md. Keeps one tensor more than AdamW.
+    \beta_1(m_t - m_{t-1})$ for the average $m_t$ of gradients (but for a share of the first one that dies out), with
+    $H_t$ formed from $c_t$. Keeps one tensor more than AdamW. What it is worth: the page Results.
 
     >>> import torch
     >>> opt = super_adam_plus(torch.nn.Linear(3, 1))
