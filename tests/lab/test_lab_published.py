@@ -71,7 +71,29 @@ def test_the_papers_scale_is_the_papers(task):
     sizes = found.sizes("paper")
     assert (sizes["epochs"], sizes["batch"]) == (epochs, batch)
     assert sizes.get("rows") is sizes.get("words") is None
-    assert found.settings == PRESETS[preset]
+    assert found.settings("paper") == PRESETS[preset]
+
+
+@pytest.mark.parametrize("rows", [64, 1000])
+def test_below_the_papers_scale_other_training_images_are_for_validation(rows):
+    problem = tasks.TASKS["cifar10-resnet18"].build("", 0, width=4, rows=rows, measured=rows // 2, batch=32)
+    images = {split: {tuple(x.flatten().tolist()) for x in problem.measured[split].x} for split in problem.splits}
+    assert list(images) == ["train", "valid", "test"]
+    assert not images["train"] & images["valid"]
+    assert {len(x) for x in images.values()} == ({32} if rows == 64 else {66, 34, 100})  # of 100: two parts to one
+    assert len(problem.source) == (64 if rows == 64 else 66)
+
+
+def test_the_papers_scale_has_no_validation_images():
+    assert tasks.TASKS["cifar10-resnet18"].build("", 0, width=4, rows=None, batch=32).splits == ("train", "test")
+
+
+def test_a_part_of_a_text_has_the_words_that_are_common_in_it():
+    problem = tasks.find("wikitext2-lstm").problem("tiny", 0, "")
+    ids = data.wikitext2("")["train"].ids[:600]
+    common = sum(c >= 3 for c in torch.bincount(ids).tolist())
+    assert problem.model.decoder.out_features == common + 1  # with <unk>
+    assert tasks.find("wikitext2-lstm").problem("paper", 0, "").model.decoder.out_features == 50
 
 
 def test_without_data_a_task_says_what_it_needs():

@@ -5,9 +5,9 @@ A task that is not here has the settings of the paper's experiment of the same s
 
 from typing import Any
 
-__all__ = ["EMBEDDED"]
+__all__ = ["LAPTOP"]
 
-EMBEDDED: dict[str, dict[str, dict[str, Any]]] = {
+LAPTOP: dict[str, dict[str, dict[str, Any]]] = {
     "digits-mlp": {
         "sgd": {"lr": 0.3},
         "adam": {"lr": 0.003},
