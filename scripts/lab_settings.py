@@ -1,8 +1,9 @@
 """Choose the learning rates of src/superadam/lab/settings.py: those of the paper's methods at laptop scale.
 
-All methods of a task have the same grid, the same weights to start from, and the same gradient evaluations: a twelfth
-of those that the epochs of the scale have, then, for the best three of each method, a quarter. The least validation
-loss wins (training loss where there is nothing to validate on). The seed is for this alone.
+All methods of a task have the same grid, the same weights to start from, and the same gradient evaluations: a 16th of
+those that the epochs of the scale have, for every second of the grid; then a sixth, for the best of these and its
+neighbours, and on from there until both neighbours are worse. It is validation loss that counts (training loss where
+there is nothing to validate on). The seed is for this alone.
 
     python scripts/lab_settings.py [TASK...] [--data-dir DIR] [--out FOLDER]
 
@@ -26,8 +27,8 @@ from superadam.lab.tasks import find
 
 EMBEDDED = ("digits-mlp", "digits-cnn", "pydoc-lstm", "pydoc-transformer", "logistic-nonconvex")
 CONSTRAINED = ("simplex-regression", "nmf")
-GRID = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0)
-PARTS, KEPT = (12, 4), 3
+GRID = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0)
+FIRST, SECOND = 16, 6
 SEED = 1000
 
 
@@ -64,17 +65,22 @@ def loss(task, method, lr, evaluations, root):
 
 def choose(task, method, evaluations, root, known, save):
     """The learning rate, or None if the task refuses the method."""
-    kept = GRID
-    for part in PARTS:
+
+    def best(grid, part):
         found = known.setdefault(f"1/{part}", {})
-        for lr in kept:
+        for lr in grid:
             if str(lr) not in found:
                 found[str(lr)] = loss(task, method, lr, max(2, evaluations // part), root)
                 save()
-        if None in found.values():
-            return None
-        kept = sorted(kept, key=lambda lr: found[str(lr)])[:KEPT]
-    return kept[0]
+            if found[str(lr)] is None:
+                return None
+        return min(grid, key=lambda lr: found[str(lr)])
+
+    lr, tried = best(GRID[1::2], FIRST), None
+    while lr is not None and lr != tried:
+        i, tried = GRID.index(lr), lr
+        lr = best(GRID[max(i - 1, 0) : i + 2], SECOND)
+    return lr
 
 
 def main():

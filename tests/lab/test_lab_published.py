@@ -88,12 +88,13 @@ def test_the_papers_scale_has_no_validation_images():
     assert tasks.TASKS["cifar10-resnet18"].build("", 0, width=4, rows=None, batch=32).splits == ("train", "test")
 
 
-def test_a_part_of_a_text_has_the_words_that_are_common_in_it():
-    problem = tasks.find("wikitext2-lstm").problem("tiny", 0, "")
-    ids = data.wikitext2("")["train"].ids[:600]
-    common = sum(c >= 3 for c in torch.bincount(ids).tolist())
-    assert problem.model.decoder.out_features == common + 1  # with <unk>
-    assert tasks.find("wikitext2-lstm").problem("paper", 0, "").model.decoder.out_features == 50
+def test_below_the_papers_scale_rare_words_are_unknown(monkeypatch):
+    train = Tokens(torch.arange(200).repeat(5)[:900], [*map(str, range(200))])  # the first 100 come five times
+    monkeypatch.setattr(data, "wikitext2", lambda root: dict.fromkeys(("train", "valid", "test"), train))
+    small, large = (tasks.find("wikitext2-lstm").problem(scale, 0, "") for scale in ("tiny", "paper"))
+    assert (small.model.decoder.out_features, large.model.decoder.out_features) == (100, 200)
+    known = torch.cat([inputs.flatten() for inputs, _ in small.source]) > 0
+    assert known.sum() == 99 * 3  # of three times 200 words; <unk> is one of the 100
 
 
 def test_without_data_a_task_says_what_it_needs():

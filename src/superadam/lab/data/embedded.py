@@ -12,7 +12,6 @@ from superadam.lab.data.records import DataError, Images, Tokens
 __all__ = ["common", "digits", "pydoc"]
 
 EOS, UNK = "<eos>", "<unk>"
-LEAST = 3
 
 
 def digits() -> dict[str, Images]:
@@ -71,19 +70,21 @@ def encode(words: list[str], vocabulary: list[str]) -> Tokens:
     return Tokens(torch.tensor(ids, dtype=torch.int64), vocabulary)
 
 
-def common(tokens: dict[str, Tokens]) -> dict[str, Tokens]:
-    """The same texts with the words alone that come three times in training; the others are <unk>, as WikiText-2 has it
-    for its whole text. A part of a text has fewer such words, and the time of a model grows with their number.
+def common(tokens: dict[str, Tokens], size: int | None) -> dict[str, Tokens]:
+    """The same texts with the `size` most common words of training alone; the others are <unk>.
 
-    >>> train, test = torch.tensor([0, 2, 2, 1, 2]), torch.tensor([2, 1, 3])
-    >>> found = common({"train": Tokens(train, [*"abcd"]), "test": Tokens(test, [*"abcd"])})
+    >>> train, test = torch.tensor([0, 2, 1, 2, 1]), torch.tensor([2, 0, 3])
+    >>> found = common({"train": Tokens(train, [*"abcd"]), "test": Tokens(test, [*"abcd"])}, 3)
     >>> found["test"]
-    Tokens(ids=tensor([1, 0, 0]), vocabulary=['<unk>', 'c'])
+    Tokens(ids=tensor([2, 0, 0]), vocabulary=['<unk>', 'b', 'c'])
     """
     words = tokens["train"].vocabulary
-    counts = torch.bincount(tokens["train"].ids, minlength=len(words)).tolist()
-    kept = [i for i, word in enumerate(words) if counts[i] >= LEAST and word != UNK]
+    if size is None or size >= len(words):
+        return tokens
+    counts = torch.bincount(tokens["train"].ids, minlength=len(words))
+    order = counts.argsort(descending=True, stable=True).tolist()
+    kept = [i for i in order if words[i] != UNK][: size - 1]
     number = torch.zeros(len(words), dtype=torch.int64)
-    number[kept] = torch.arange(1, len(kept) + 1)
+    number[kept] = torch.arange(1, size)
     vocabulary = [UNK, *(words[i] for i in kept)]
     return {split: Tokens(number[text.ids], vocabulary) for split, text in tokens.items()}
