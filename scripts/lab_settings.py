@@ -1,9 +1,9 @@
 """Choose the learning rates of src/superadam/lab/settings.py: those of the paper's methods at laptop scale.
 
 All methods of a task have the same grid, the same weights to start from, and the same gradient evaluations: a 16th of
-those that the epochs of the scale have, for every second of the grid; then a sixth, for the best of these and its
-neighbours, and on from there until both neighbours are worse. It is validation loss that counts (training loss where
-there is nothing to validate on). The seed is for this alone.
+those that the epochs of the scale have, for every second of the grid; then a third, for the best of these and its
+neighbours, and on from there until both neighbours are worse. (A sixth, not a 16th, for texts.) It is
+validation loss that counts (training loss where there is nothing to validate on). The seed is for this alone.
 
     python scripts/lab_settings.py [TASK...] [--data-dir DIR] [--out FOLDER]
 
@@ -28,7 +28,7 @@ from superadam.lab.tasks import find
 EMBEDDED = ("digits-mlp", "digits-cnn", "pydoc-lstm", "pydoc-transformer", "logistic-nonconvex")
 CONSTRAINED = ("simplex-regression", "nmf")
 GRID = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0)
-FIRST, SECOND = 16, 6
+PARTS, OF_TEXTS = (16, 3), (6, 3)  # for long, a language model learns no more than how common words are
 SEED = 1000
 
 
@@ -63,7 +63,7 @@ def loss(task, method, lr, evaluations, root):
         return math.inf if ended == "diverged" or found is None else found
 
 
-def choose(task, method, evaluations, root, known, save):
+def choose(task, method, evaluations, parts, root, known, save):
     """The learning rate, or None if the task refuses the method."""
 
     def best(grid, part):
@@ -76,10 +76,10 @@ def choose(task, method, evaluations, root, known, save):
                 return None
         return min(grid, key=lambda lr: found[str(lr)])
 
-    lr, tried = best(GRID[1::2], FIRST), None
+    lr, tried = best(GRID[1::2], parts[0]), None
     while lr is not None and lr != tried:
         i, tried = GRID.index(lr), lr
-        lr = best(GRID[max(i - 1, 0) : i + 2], SECOND)
+        lr = best(GRID[max(i - 1, 0) : i + 2], parts[1])
     return lr
 
 
@@ -99,9 +99,10 @@ def main():
         def save(path=path, known=known):
             path.write_text(json.dumps(known, indent=1) + "\n")
 
-        length = find(task).problem("laptop", SEED, args.data_dir).length
-        evaluations = length * find(task).sizes("laptop")["epochs"]
-        chosen = {m: choose(task, m, evaluations, args.data_dir, known.setdefault(m, {}), save) for m in PAPER}
+        problem = find(task).problem("laptop", SEED, args.data_dir)
+        evaluations = problem.length * find(task).sizes("laptop")["epochs"]
+        parts = OF_TEXTS if problem.score == "perplexity" else PARTS
+        chosen = {m: choose(task, m, evaluations, parts, args.data_dir, known.setdefault(m, {}), save) for m in PAPER}
         lines = {method: {"lr": lr} for method, lr in chosen.items() if lr is not None}
         print(f"    {json.dumps(task)}: {json.dumps(lines)},", flush=True)
 
