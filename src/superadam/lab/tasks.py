@@ -187,7 +187,7 @@ _add(
     "a word-level Transformer of two layers with dropout on Python's documentation",
     "pydoc_data.topics of Python",
     lambda folder, seed, **sizes: _transformer(data.pydoc(), seed, **sizes),
-    tiny={"size": 8, "words": 600, "vocabulary": 100, "batch": 10, "bptt": 10, "epochs": 2},
+    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
     laptop={"size": 64, "words": None, "batch": 20, "bptt": 35, "epochs": 6},
     paper={"size": 200, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
     preset="wikitext2-transformer",
