@@ -103,7 +103,7 @@ def tables(found):
     """Markdown of one task."""
     score, seeds = found["score"], found["seeds"]
     head = ["method", "lr", "epochs", "evaluations", "train loss", "valid loss", "test loss"]
-    head += [f"valid {SCORES[score]}", f"test {SCORES[score]}", "CPU seconds"]
+    head += [f"test {SCORES[score]}", "CPU seconds"]
     lines = []
     for kind, title in BUDGETS.items():
         lines += [f"{title}{'' if seeds == 1 else f', mean and standard deviation of {seeds} seeds'}:", ""]
@@ -114,9 +114,8 @@ def tables(found):
             cells = [name, f"{one['lr']:g}", f"{ends[0]['epoch']:g}", f"{ends[0]['gradient_evaluations']:,}"]
             cells += [several([end[f"{split}_loss"] for end in ends], "{:.3f}") for split in ("train", "valid", "test")]
             factor = 100 if score == "accuracy" else 1
-            for split in ("valid", "test"):
-                values = [end[f"{split}_{score}"] for end in ends]
-                cells.append(several([v if v is None else factor * v for v in values], "{:.1f}"))
+            values = [end[f"test_{score}"] for end in ends]
+            cells.append(several([v if v is None else factor * v for v in values], "{:.1f}"))
             cells.append(f"{statistics.mean(end['seconds'] for end in ends):.0f}")
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")

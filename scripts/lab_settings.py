@@ -1,8 +1,8 @@
 """Choose the learning rates of src/superadam/lab/settings.py: those of the paper's methods at laptop scale.
 
 All methods of a task have the same grid, the same weights to start from, and the same gradient evaluations: a 16th of
-those that the epochs of the scale have, for every second of the grid; then a third, for the best of these and its
-neighbours, and on from there until both neighbours are worse. (A sixth, not a 16th, for texts.) It is
+those that the epochs of the scale have, for every second of it from 0.001 to 10; then a third, for the best of these
+and its neighbours, and on from there until both neighbours are worse. (A sixth, not a 16th, for texts.) It is
 validation loss that counts (training loss where there is nothing to validate on). The seed is for this alone.
 
     python scripts/lab_settings.py [TASK...] [--data-dir DIR] [--out FOLDER]
@@ -27,7 +27,8 @@ from superadam.lab.tasks import find
 
 EMBEDDED = ("digits-mlp", "digits-cnn", "pydoc-lstm", "pydoc-transformer", "logistic-nonconvex")
 CONSTRAINED = ("simplex-regression", "nmf")
-GRID = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0)
+GRID = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0)
+FIRST = GRID[1:10:2]
 PARTS, OF_TEXTS = (16, 3), (6, 3)  # for long, a language model learns no more than how common words are
 SEED = 1000
 
@@ -76,7 +77,7 @@ def choose(task, method, evaluations, parts, root, known, save):
                 return None
         return min(grid, key=lambda lr: found[str(lr)])
 
-    lr, tried = best(GRID[1::2], parts[0]), None
+    lr, tried = best(FIRST, parts[0]), None
     while lr is not None and lr != tried:
         i, tried = GRID.index(lr), lr
         lr = best(GRID[max(i - 1, 0) : i + 2], parts[1])

@@ -106,8 +106,10 @@ def _matplotlib(shown: list[Curve], paths: list[Path]) -> None:
             for i, curve in enumerate(shown):
                 points = _points(curve, axis, panel)
                 ax.plot(*points, label=curve.label, color=f"C{i % 10}", linestyle="-" if i < 10 else "--")
-            ax.set(title=_title(panel), xlabel=words, yscale="log" if _logarithmic(panel) else "linear")
-            if limits := _limits(shown, panel):
+            limits = _limits(shown, panel)
+            wide = limits is None or limits[1] > 10 * limits[0]  # otherwise it would have one label, or none
+            ax.set(title=_title(panel), xlabel=words, yscale="log" if _logarithmic(panel) and wide else "linear")
+            if limits:
                 ax.set_ylim(*limits)
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 5))
