@@ -292,15 +292,13 @@ def plain_mars(
 
 def plain_plus(grad, x, samples, lr=1e-2, betas=(0.9, 0.99), weight_decay=0.01):
     """Nesterov's momentum, from the averages of plain gradients; only H_t sees the corrected ones."""
-    m, v, last, xs = torch.zeros_like(x), torch.zeros_like(x), None, [x]
+    m, v, xs = torch.zeros_like(x), torch.zeros_like(x), [x]
+    first = last = grad(x, samples[0])  # the first gradient has none before it to be corrected by
     for t, i in enumerate(samples, start=1):
         g = grad(x, i)
         previous, m = m, betas[0] * m + (1 - betas[0]) * g
-        # before the first gradient there is none to correct by: c_1 is g itself
-        ahead = m + betas[0] * (m - previous) - betas[0] ** t * (1 - betas[0]) * first if t > 1 else m
-        first = g if t == 1 else first
-        c = g if last is None else g + betas[0] * (g - last)
-        last = g
+        ahead = m + betas[0] * (m - previous) - betas[0] ** t * (1 - betas[0]) * first
+        c, last = g + betas[0] * (g - last), g
         v = betas[1] * v + (1 - betas[1]) * c**2
         step = ahead / (1 - betas[0] ** t) / ((v / (1 - betas[1] ** t)).sqrt() + 1e-8)
         x = (1 - lr * weight_decay) * x - lr * step

@@ -71,7 +71,29 @@ def test_the_papers_scale_is_the_papers(task):
     sizes = found.sizes("paper")
     assert (sizes["epochs"], sizes["batch"]) == (epochs, batch)
     assert sizes.get("rows") is sizes.get("words") is None
-    assert found.settings == PRESETS[preset]
+    assert found.settings("paper") == PRESETS[preset]
+
+
+@pytest.mark.parametrize("rows", [64, 1000])
+def test_below_the_papers_scale_other_training_images_are_for_validation(rows):
+    problem = tasks.TASKS["cifar10-resnet18"].build("", 0, width=4, rows=rows, measured=rows // 2, batch=32)
+    images = {split: {tuple(x.flatten().tolist()) for x in problem.measured[split].x} for split in problem.splits}
+    assert list(images) == ["train", "valid", "test"]
+    assert not images["train"] & images["valid"]
+    assert {len(x) for x in images.values()} == ({32} if rows == 64 else {66, 34, 100})  # of 100: two parts to one
+    assert len(problem.source) == (64 if rows == 64 else 66)
+
+
+def test_the_papers_scale_has_no_validation_images():
+    assert tasks.TASKS["cifar10-resnet18"].build("", 0, width=4, rows=None, batch=32).splits == ("train", "test")
+
+
+def test_below_the_papers_scale_rare_words_are_unknown(monkeypatch):
+    train = Tokens(torch.arange(200).repeat(5)[:900], [*map(str, range(200))])  # the first 100 come five times
+    monkeypatch.setattr(data, "wikitext2", lambda root: dict.fromkeys(("train", "valid", "test"), train))
+    small, large = (tasks.find("wikitext2-lstm").problem(scale, 0, "") for scale in ("tiny", "paper"))
+    assert (small.model.decoder.out_features, large.model.decoder.out_features) == (100, 200)
+    assert {i for inputs, _ in small.source for i in inputs.flatten().tolist()} == set(range(100))
 
 
 def test_without_data_a_task_says_what_it_needs():

@@ -78,5 +78,5 @@ def make(task: Task, problem: Problem, method: str, settings: str, options: dict
         return zoo.create(name, problem.model, preset=task.preset, **own)
     if settings == "lab":
         key = f"super_adam tau={1 if own.get('tau') else 0}" if name == "super_adam" else name
-        own = {**task.settings.get(key, {}), **own}
+        own = {**problem.settings.get(key, {}), **own}
     return zoo.create(name, problem.model, **own)

@@ -99,18 +99,34 @@ def _matplotlib(shown: list[Curve], paths: list[Path]) -> None:
     from matplotlib.figure import Figure  # no display is needed, nor pyplot's global state
 
     names = panels(shown)
-    figure = Figure(figsize=(3.4 * len(names), 2.8 * len(AXES) + 0.6), layout="constrained")
-    grid = figure.subplots(len(AXES), len(names), squeeze=False)
-    for line, (axis, words) in zip(grid, AXES.items(), strict=True):
-        for ax, panel in zip(line, names, strict=True):
+    figure = Figure(figsize=(3.4 * len(AXES), 2.4 * len(names) + 0.6), layout="constrained")  # narrow enough for a page
+    grid = figure.subplots(len(names), len(AXES), squeeze=False)
+    for line, panel in zip(grid, names, strict=True):
+        for ax, (axis, words) in zip(line, AXES.items(), strict=True):
             for i, curve in enumerate(shown):
                 points = _points(curve, axis, panel)
                 ax.plot(*points, label=curve.label, color=f"C{i % 10}", linestyle="-" if i < 10 else "--")
-            ax.set(title=_title(panel), xlabel=words, yscale="log" if _logarithmic(panel) else "linear")
+            limits = _limits(shown, panel)
+            wide = limits is None or limits[1] > 10 * limits[0]  # otherwise it would have one label, or none
+            ax.set(title=_title(panel), xlabel=words, yscale="log" if _logarithmic(panel) and wide else "linear")
+            if limits:
+                ax.set_ylim(*limits)
     handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5))
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 5))
     for path in paths:
         figure.savefig(path, dpi=100)
+
+
+def _limits(shown: list[Curve], panel: str) -> tuple[float, float] | None:
+    """The range of what was measured after the beginning, which would squash the rest; with a margin."""
+    values = [y for curve in shown for y in _points(curve, "epoch", panel)[1][1:]]
+    if not values or min(values) == max(values):
+        return None
+    low, high = min(values), max(values)
+    if _logarithmic(panel):
+        margin = (high / low) ** 0.05 if low > 0 else 1.0
+        return (low / margin, high * margin) if low > 0 else None
+    return low - 0.05 * (high - low), high + 0.05 * (high - low)
 
 
 def _plotly(shown: list[Curve], path: Path) -> None:

@@ -1,13 +1,14 @@
-"""Learning rates of the paper's methods on embedded tasks, at `laptop` scale. scripts/lab_settings.py has chosen them.
+"""Learning rates of the paper's methods at `laptop` scale. scripts/lab_settings.py has chosen them.
 
-A task that is not here has the settings of the paper's experiment of the same shape, if there is one.
+A task that is not here has the settings of the paper's experiment of the same shape, if there is one; so has every task
+at `paper` scale.
 """
 
 from typing import Any
 
-__all__ = ["EMBEDDED"]
+__all__ = ["LAPTOP"]
 
-EMBEDDED: dict[str, dict[str, dict[str, Any]]] = {
+LAPTOP: dict[str, dict[str, dict[str, Any]]] = {
     "digits-mlp": {
         "sgd": {"lr": 0.3},
         "adam": {"lr": 0.003},
@@ -18,6 +19,28 @@ EMBEDDED: dict[str, dict[str, dict[str, Any]]] = {
         "adabelief": {"lr": 0.001},
         "super_adam tau=0": {"lr": 0.03},
         "super_adam tau=1": {"lr": 0.01},
+    },
+    "cifar10-resnet18": {
+        "sgd": {"lr": 0.3},
+        "adam": {"lr": 0.001},
+        "amsgrad": {"lr": 0.001},
+        "adagrad_norm": {"lr": 1.0},
+        "adam_plus": {"lr": 1.0},
+        "storm": {"lr": 0.1},
+        "adabelief": {"lr": 0.001},
+        "super_adam tau=0": {"lr": 0.003},
+        "super_adam tau=1": {"lr": 0.003},
+    },
+    "wikitext2-lstm": {
+        "sgd": {"lr": 10.0},
+        "adam": {"lr": 0.01},
+        "amsgrad": {"lr": 0.01},
+        "adagrad_norm": {"lr": 30.0},
+        "adam_plus": {"lr": 30.0},
+        "storm": {"lr": 3.0},
+        "adabelief": {"lr": 0.01},
+        "super_adam tau=0": {"lr": 0.3},
+        "super_adam tau=1": {"lr": 0.1},
     },
 }
 """Task → method → options."""

@@ -13,8 +13,8 @@ import torch
 from superadam.lab import data, models
 from superadam.lab.data import DataError, Rows, Tokens
 from superadam.lab.formulas import NMF, Logistic, SimplexRegression
-from superadam.lab.problems import Classification, LanguageModel, Problem, some
-from superadam.lab.settings import EMBEDDED
+from superadam.lab.problems import Classification, LanguageModel, Problem, Settings, shuffled, some
+from superadam.lab.settings import LAPTOP
 from superadam.parts import nearest
 from superadam.presets import PRESETS
 
@@ -23,7 +23,6 @@ __all__ = ["SCALES", "TASKS", "Task", "find"]
 SCALES = ("tiny", "laptop", "paper")
 
 Sizes = dict[str, Any]
-Settings = dict[str, dict[str, Any]]
 TASKS: dict[str, Task] = {}
 """Every task by name."""
 
@@ -32,9 +31,8 @@ TASKS: dict[str, Task] = {}
 class Task:
     """A problem to train, in several sizes.
 
-    `scales` has the sizes that `build` takes, and `epochs`. `settings` are the options of methods that a run takes
-    where none are given; `preset` is the experiment of the paper that the task is, or has the shape of. `fetched` is
-    the name by which `data.fetch` knows its data, where they are not embedded.
+    `scales` has the sizes that `build` takes, and `epochs`. `preset` is the experiment of the paper that the task is,
+    or has the shape of. `fetched` is the name by which `data.fetch` knows its data, where they are not embedded.
     """
 
     name: str
@@ -43,7 +41,6 @@ class Task:
     build: Callable[..., Problem]
     scales: dict[str, Sizes]
     preset: str | None = None
-    settings: Settings = dataclasses.field(default_factory=dict)
     fetched: str | None = None
     needs_data: bool = False
     compared: dict[str, Sizes] = dataclasses.field(default_factory=dict)
@@ -57,6 +54,13 @@ class Task:
             raise ValueError(f"{self.name} has no size {name!r}: {nearest(name, self.scales[scale])}")
         return {**self.scales[scale], **(other or {})}
 
+    def settings(self, scale: str) -> Settings:
+        """The options of methods that a run takes where none are given: the paper's at the paper's scale, and where
+        none have been chosen for a laptop's."""
+        paper = PRESETS.get(self.preset or "", {})
+        tuned = LAPTOP.get(self.name, {})
+        return (paper or tuned) if scale == "paper" else (tuned or paper)
+
     def problem(self, scale: str, seed: int, data_dir: str | Path | None = None, sizes: Sizes | None = None) -> Problem:
         """The model with the initial weights of a seed, and the data."""
         sizes = self.sizes(scale, sizes)
@@ -65,7 +69,9 @@ class Task:
             how = f", and --download to get them (data.fetch({self.fetched!r}, …))" if self.fetched else ""
             raise DataError(f"{self.name} needs {self.data}: give --data-dir, the folder that holds them{how}.")
         torch.manual_seed(seed)
-        return self.build(None if data_dir is None else Path(data_dir), seed, **sizes)
+        problem = self.build(None if data_dir is None else Path(data_dir), seed, **sizes)
+        problem.settings = self.settings(scale)
+        return problem
 
 
 def find(name: str) -> Task:
@@ -95,9 +101,8 @@ def _add(
     compared: dict[str, Sizes] | None = None,
 ) -> None:
     needs_data = needs_data or fetched is not None
-    settings = EMBEDDED.get(name) or PRESETS.get(preset or "", {})
     scales = {"tiny": tiny, "laptop": laptop, "paper": paper}
-    more = (preset, settings, fetched, needs_data, compared or {})
+    more = (preset, fetched, needs_data, compared or {})
     TASKS[name] = Task(name, description, source, build, scales, *more)
 
 
@@ -122,26 +127,31 @@ def _once(read: Callable[..., Any], *args: Any) -> Any:
     return read(*args)
 
 
-def _lstm(tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, batch: int, bptt: int) -> Problem:
+def _lstm(tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, **sizes: Any) -> Problem:
     model = models.LSTM(len(tokens["train"].vocabulary), size)
-    return LanguageModel(model, _start(tokens, words), seed, batch=batch, bptt=bptt, recurrent=True)
+    return LanguageModel(model, _start(tokens, words), seed, recurrent=True, **sizes)
 
 
-def _transformer(
-    tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, batch: int, bptt: int
-) -> Problem:
+def _transformer(tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, **sizes: Any) -> Problem:
     model = models.Transformer(len(tokens["train"].vocabulary), size, hidden=size)
-    return LanguageModel(model, _start(tokens, words), seed, batch=batch, bptt=bptt, recurrent=False)
+    return LanguageModel(model, _start(tokens, words), seed, recurrent=False, **sizes)
 
 
 def _start(tokens: dict[str, Tokens], words: int | None) -> dict[str, Tokens]:
-    """The first words of every split."""
+    """The first words of every text."""
     return {split: t.take(slice(words)) for split, t in tokens.items()}
+
+
+def _wikitext2(build: Callable[..., Problem]) -> Callable[..., Problem]:
+    """With its most common words: time grows with their number."""
+    return lambda folder, seed, vocabulary=None, **sizes: build(
+        data.common(_once(data.wikitext2, folder), vocabulary), seed, **sizes
+    )
 
 
 def _logistic(path: Path | None, seed: int, *, rows: int | None, batch: int) -> Problem:
     found = some(_once(_breast_cancer) if path is None else _once(data.libsvm, path), rows)
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0))  # the same for every seed
+    order = shuffled(len(found))
     a, b = int(0.7 * len(order)), int(0.85 * len(order))
     parts = {"train": order[:a], "valid": order[a:b], "test": order[b:]}
     return Logistic({split: found.take(part) for split, part in parts.items()}, seed, batch)
@@ -230,13 +240,23 @@ _add(
 
 
 def _images(model: Callable[..., Any], read: Callable[..., dict[str, Any]]) -> Callable[..., Problem]:
-    """Of `rows` images of the training set, or all; as many, at the most, are for testing."""
+    """Of `rows` images of the training set, with `measured` others of it for validation and as many for testing; or of
+    all, as published, without validation."""
 
-    def build(folder: Path, seed: int, *, width: int, rows: int | None, batch: int, **sizes: int) -> Problem:
+    def build(
+        folder: Path, seed: int, *, width: int, rows: int | None, batch: int, measured: int | None = None, **sizes: int
+    ) -> Problem:
         images = read(folder, **sizes)
-        classes = len(images["train"].names)
-        parts = {split: some(i, rows) for split, i in images.items()}
-        return Classification(model(classes=classes, width=width), parts, seed, batch, augment=True)
+        network = model(classes=len(images["train"].names), width=width)
+        if rows is not None and measured is not None:
+            train, order = images["train"], shuffled(len(images["train"]))[: rows + measured]
+            a = len(order) * rows // (rows + measured)  # where there are not as many images
+            images = {
+                "train": train.take(order[:a]),
+                "valid": train.take(order[a:]),
+                "test": some(images["test"], measured),
+            }
+        return Classification(network, images, seed, batch, augment=True, measured=measured)
 
     return build
 
@@ -246,8 +266,8 @@ _add(
     "ResNet-18 on CIFAR-10, cropped and flipped",
     "CIFAR-10, python version",
     _images(lambda **sizes: models.cifar_resnet(18, **sizes), lambda folder: _once(data.cifar, folder, 10)),
-    tiny={"width": 4, "rows": 64, "batch": 32, "epochs": 2},
-    laptop={"width": 16, "rows": 5000, "batch": 128, "epochs": 10},
+    tiny={"width": 4, "rows": 64, "measured": 32, "batch": 32, "epochs": 2},
+    laptop={"width": 8, "rows": 3200, "measured": 1000, "batch": 64, "epochs": 4},
     paper={"width": 64, "rows": None, "batch": 128, "epochs": 200},
     preset="cifar10",
     fetched="cifar10",
@@ -257,8 +277,8 @@ _add(
     "VGG-19 with BatchNorm on CIFAR-100, cropped and flipped",
     "CIFAR-100, python version",
     _images(lambda **sizes: models.vgg19_bn(**sizes), lambda folder: _once(data.cifar, folder, 100)),
-    tiny={"width": 4, "rows": 64, "batch": 32, "epochs": 2},
-    laptop={"width": 16, "rows": 5000, "batch": 128, "epochs": 10},
+    tiny={"width": 4, "rows": 64, "measured": 32, "batch": 32, "epochs": 2},
+    laptop={"width": 8, "rows": 3200, "measured": 1000, "batch": 64, "epochs": 4},
     paper={"width": 64, "rows": None, "batch": 128, "epochs": 200},
     preset="cifar100",
     fetched="cifar100",
@@ -268,8 +288,8 @@ _add(
     "ResNet-34 on ImageNet, or on any folders train/class and val/class of images",
     "ImageNet's folders of JPEG files",
     _images(lambda **sizes: models.imagenet_resnet(34, **sizes), data.image_folder),
-    tiny={"width": 4, "size": 32, "rows": 32, "batch": 16, "epochs": 2},
-    laptop={"width": 16, "size": 64, "rows": 5000, "batch": 64, "epochs": 10},
+    tiny={"width": 4, "size": 32, "rows": 24, "measured": 8, "batch": 16, "epochs": 2},
+    laptop={"width": 16, "size": 64, "rows": 3200, "measured": 1000, "batch": 64, "epochs": 4},
     paper={"width": 64, "size": 224, "rows": None, "batch": 256, "epochs": 60},
     preset="imagenet",
     needs_data=True,
@@ -278,9 +298,9 @@ _add(
     "wikitext2-lstm",
     "a word-level LSTM of two layers with dropout on WikiText-2",
     "WikiText-2",
-    lambda folder, seed, **sizes: _lstm(_once(data.wikitext2, folder), seed, **sizes),
-    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
-    laptop={"size": 64, "words": 100_000, "batch": 20, "bptt": 35, "epochs": 6},
+    _wikitext2(_lstm),
+    tiny={"size": 8, "words": 600, "vocabulary": 100, "batch": 10, "bptt": 10, "epochs": 2},
+    laptop={"size": 64, "words": 50_000, "vocabulary": 2000, "measured": 10_000, "batch": 10, "bptt": 20, "epochs": 6},
     paper={"size": 650, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
     preset="wikitext2-lstm",
     fetched="wikitext2",
@@ -289,9 +309,9 @@ _add(
     "wikitext2-transformer",
     "a word-level Transformer of two layers with dropout on WikiText-2",
     "WikiText-2",
-    lambda folder, seed, **sizes: _transformer(_once(data.wikitext2, folder), seed, **sizes),
-    tiny={"size": 8, "words": 600, "batch": 10, "bptt": 10, "epochs": 2},
-    laptop={"size": 64, "words": 100_000, "batch": 20, "bptt": 35, "epochs": 6},
+    _wikitext2(_transformer),
+    tiny={"size": 8, "words": 600, "vocabulary": 100, "batch": 10, "bptt": 10, "epochs": 2},
+    laptop={"size": 64, "words": 50_000, "vocabulary": 2000, "measured": 10_000, "batch": 10, "bptt": 20, "epochs": 6},
     paper={"size": 200, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
     preset="wikitext2-transformer",
     fetched="wikitext2",

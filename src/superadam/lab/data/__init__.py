@@ -14,6 +14,8 @@ of the archive. An archive is unpacked once, beside itself, or, if its folder is
 `fetch(name, root)` downloads. Whatever is wrong with a file is a `DataError`, which says what to do; no reader runs
 code from a file, and no folder or file is left half-written under its final name.
 
+`common` leaves rare words out of texts.
+
 `batches` and `streams` cut a record into batches. Which images are in a batch, in which order and how augmented depends
 on seed, epoch and the batch's number alone: not on the number of workers, nor on where a run was resumed.
 
@@ -30,7 +32,7 @@ Preparing a batch takes a small fraction of the model's time on it: `python scri
 from superadam.lab.data.batching import batches, streams
 from superadam.lab.data.cifar import cifar
 from superadam.lab.data.download import fetch
-from superadam.lab.data.embedded import digits, pydoc
+from superadam.lab.data.embedded import common, digits, pydoc
 from superadam.lab.data.folders import ImageFiles, image_folder
 from superadam.lab.data.records import DataError, Images, Rows, Tokens, augment
 from superadam.lab.data.tables import libsvm
@@ -45,6 +47,7 @@ __all__ = [
     "augment",
     "batches",
     "cifar",
+    "common",
     "digits",
     "fetch",
     "image_folder",

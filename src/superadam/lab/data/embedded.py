@@ -9,7 +9,7 @@ import torch
 
 from superadam.lab.data.records import DataError, Images, Tokens
 
-__all__ = ["digits", "pydoc"]
+__all__ = ["common", "digits", "pydoc"]
 
 EOS, UNK = "<eos>", "<unk>"
 
@@ -68,3 +68,23 @@ def encode(words: list[str], vocabulary: list[str]) -> Tokens:
         word = words[ids.index(None)]
         raise DataError(f"the word {word[:40]!r} is not in the training text, which has no {UNK} to stand for it.")
     return Tokens(torch.tensor(ids, dtype=torch.int64), vocabulary)
+
+
+def common(tokens: dict[str, Tokens], size: int | None) -> dict[str, Tokens]:
+    """The same texts with the `size` most common words of training alone; the others are <unk>.
+
+    >>> train, test = torch.tensor([0, 2, 1, 2, 1]), torch.tensor([2, 0, 3])
+    >>> found = common({"train": Tokens(train, [*"abcd"]), "test": Tokens(test, [*"abcd"])}, 3)
+    >>> found["test"]
+    Tokens(ids=tensor([2, 0, 0]), vocabulary=['<unk>', 'b', 'c'])
+    """
+    words = tokens["train"].vocabulary
+    if size is None or size >= len(words):
+        return tokens
+    counts = torch.bincount(tokens["train"].ids, minlength=len(words))
+    order = counts.argsort(descending=True, stable=True).tolist()
+    kept = [i for i in order if words[i] != UNK][: size - 1]
+    number = torch.zeros(len(words), dtype=torch.int64)
+    number[kept] = torch.arange(1, size)
+    vocabulary = [UNK, *(words[i] for i in kept)]
+    return {split: Tokens(number[text.ids], vocabulary) for split, text in tokens.items()}
