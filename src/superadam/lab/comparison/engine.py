@@ -188,7 +188,7 @@ class Workers:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **one_thread},
-                start_new_session=True,  # Ctrl-C is for this process, which then ends them
+                process_group=0,  # Ctrl-C is for this process, which then ends them; nice is for all of a session
             )
         assert process.stdin is not None
         process.stdin.write(self._told)
