@@ -375,6 +375,17 @@ def test_ctrl_c_says_how_to_go_on(command, monkeypatch):
     assert "The same command goes on with here" in ended.stdout
 
 
+def test_what_is_there_is_written_when_a_comparison_is_stopped(tmp_path):
+    def stop(queue, records):
+        with queue.take() as taken:
+            taken.record = taken.job.record("finished", [{"valid_loss": 1.0}])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.carry_out(small_plan(tmp_path), tmp_path / "out", jobs=0, listener=stop)
+    assert len(Results.read(tmp_path / "out" / "results.json").records) == 1
+
+
 def test_the_table_on_a_terminal_keeps_up_to_date(made):
     plan, results = made
     console = Console(force_terminal=True, width=120, file=io.StringIO())

@@ -25,7 +25,7 @@ def running(queue):
     return [trial.user_attrs["worker"]["pid"] for trial in trials if "worker" in trial.user_attrs]
 
 
-def wait_for(found, seconds=60):
+def wait_for(found, seconds=180):
     end = time.monotonic() + seconds
     while not (value := found()):
         assert time.monotonic() < end, "in vain"
@@ -122,7 +122,7 @@ def test_workers_anywhere_join_through_postgresql(tmp_path, postgres):
             )
 
     results = carry_out(plan, tmp_path / "out", postgres, jobs=0, listener=start)
-    said = [worker.communicate(timeout=60)[0] for worker in workers]
+    said = [worker.communicate(timeout=180)[0] for worker in workers]
     made = [int(text.rsplit("ended; ", 1)[1].split()[0]) for text in said]
     assert sum(made) == len(results.records)
     assert min(made) > 0

@@ -119,7 +119,7 @@ def carry_out(
     jobs: int | None = None,
     listener: Listener = lambda queue, records: None,
 ) -> Results:
-    """Make all runs of the plan, and write their results."""
+    """Make all runs of the plan, and write their results; if it is stopped, those that are there."""
     folder.mkdir(parents=True, exist_ok=True)
     storage = storage or f"sqlite:///{(folder / 'comparison.db').resolve()}"
     name = folder.resolve().name
@@ -128,23 +128,29 @@ def carry_out(
     here |= {"command": masked(here["command"]), "threads": 1, "jobs": jobs, "cores": os.cpu_count()}
     with Queue(storage, name, plan, here) as queue:
         queue.revive()
-        with Workers(storage, name, jobs, folder / "workers.log") as workers:
-            known = -1
-            while True:
-                records = queue.records()
-                if len(records) != known:
-                    queue.put(needed(plan, records))
-                    known = len(records)
-                listener(queue, records)
-                if len(records) >= plan_size(plan):
-                    break
-                if workers.restart():
-                    queue.revive()
-                time.sleep(POLL)
-            queue.end()
-        results = queue.results()
-    results.write(folder / RESULTS)
+        try:
+            with Workers(storage, name, jobs, folder / "workers.log") as workers:
+                _until_done(queue, workers, listener)
+                queue.end()
+        finally:  # if it is stopped, too
+            results = queue.results()
+            results.write(folder / RESULTS)
     return results
+
+
+def _until_done(queue: Queue, workers: Workers, listener: Listener) -> None:
+    known = -1
+    while True:
+        records = queue.records()
+        if len(records) != known:
+            queue.put(needed(queue.plan, records))
+            known = len(records)
+        listener(queue, records)
+        if known >= plan_size(queue.plan):
+            return
+        if workers.restart():
+            queue.revive()
+        time.sleep(POLL)
 
 
 def plan_size(plan: Plan) -> int:
@@ -183,7 +189,7 @@ class Workers:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **one_thread},
-                start_new_session=True,  # Ctrl-C is for this process, which then ends them
+                process_group=0,  # Ctrl-C is for this process, which then ends them; nice is for all of a session
             )
         assert process.stdin is not None
         process.stdin.write(self._told)
