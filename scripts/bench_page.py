@@ -107,11 +107,12 @@ float32; Adam's are 28.
   the calls.
 - **Case 4b**: m must be brought up to date and the norm of the gradient's distance to it be known before the step: a
   pass of 12 bytes before SGD's 20. It takes three operations (average, difference, norm), none of which torch has
-  fused. A compiled sum is no way out: it takes longer than torch's.
-- **Other diagonal matrices, by default**: five to nine operations for each piece. The square root is the dearest of
-  them: torch hands it to MKL, which on this processor takes about three times as long as a division. (For Padam's v̂ to
-  the power 1/8 two of the three roots are reciprocal ones, which torch computes itself, in two thirds of the time.)
-  AdamW foreach takes a root, too, and fewer operations beside it.
+  fused. (Sums are not compiled: torch's own were found to be faster.)
+- **Other diagonal matrices, by default**: AdaBound takes seven operations for each piece, Yogi eight, Padam nine,
+  AdaBelief ten, where AdamW foreach takes eight for each tensor, so there is little to gain but the memory between
+  them. The square root is the dearest: torch hands it to MKL, which on this processor takes about three times as long
+  as a division. (For Padam's v̂ to the power 1/8 two of the three roots are reciprocal ones, which torch computes
+  itself, in two thirds of the time.)
 - **Other diagonal matrices, compiled**: one pass at the speed of memory. AdaBelief and Padam have nine streams where
   Adam has seven. The rest is a call from Python for each tensor, where torch's kernel has one for all of them; it
   weighs more the smaller the tensors are.
@@ -125,7 +126,8 @@ float32; Adam's are 28.
 """
 
 PROFILE = """\
-Each operation of some of these steps, alone on one thread; ResNet-18. `outside` is Python, and the calls.
+Each operation of some of these steps, alone on one thread; ResNet-18. `outside` is Python, and the calls. Methods
+further down find, for their state, memory that earlier ones have freed, so only the first ones' first steps count.
 
 ```
 {profile}
