@@ -1,5 +1,6 @@
-"""Write docs/performance.md from the report of `superadam bench`, docs/data/bench.json.
+"""Write docs/performance.md from the report of `superadam bench`, docs/data/bench.json, and from docs/data/profile.txt.
 
+python scripts/step_profile.py --out docs/data/profile.txt
 python scripts/bench_page.py          # writes the page
 python scripts/bench_page.py --check  # fails if the page is not what would be written
 """
@@ -12,6 +13,7 @@ from superadam import bench
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "data" / "bench.json"
+PROFILED = ROOT / "docs" / "data" / "profile.txt"
 PAGE = ROOT / "docs" / "performance.md"
 
 INTRO = """\
@@ -39,9 +41,10 @@ A step runs in one of four ways, chosen by the composition and the options; the 
 - **… kernel**: one of torch's fused kernels, where the composition with τ = 0 coincides with it: `adam` (case 1,
   Adam, AdamW, AMSGrad), `adagrad`, or `sgd` (H_t a multiple of the identity). Limited by memory: everything is read
   and written once. With "sums" the gradient is read once more before, for the norm that H_t needs.
-- **pieces**: the formulas, on a megabyte of float32 at a time: what one operation leaves in the cache the next one
-  finds there. Limited by the cache, by the call of every operation for every piece, and, with several threads, by
-  their waiting for each other at the end of each call, which a busy machine makes long.
+- **pieces**: the formulas, on about four megabytes of float32 at a time: what one operation leaves in the cache the
+  next one finds there, and no temporary is larger. Limited by the cache, by the call of every operation for every
+  piece, and, with several threads, by their waiting for each other at the end of each call, which a busy machine makes
+  long.
 - **tensors**: the formulas, on one whole tensor at a time, where a part does not work coordinate by coordinate (a
   norm per tensor, two gradients compared, L-BFGS). Limited by memory once per operation, and by fresh pages for every
   temporary.
@@ -85,6 +88,54 @@ pieces it does not grow with the model; by whole tensors it grows with the large
 copies of all of x. The last column is a new optimizer's first step, which also makes the state, over the median of
 later ones (with `compile=True` it is the compiler's, see below). With two gradients per batch the first step takes
 only one, and moves nothing.
+"""
+
+LIMITS = """\
+## What limits a step
+
+What was aimed at, and why it is missed where it is. The bytes are those that a step must move for each parameter, in
+float32; Adam's are 28.
+
+| composition | aim, by default | aim, `compile=True` | bytes |
+|---|---|---|---|
+| case 1 with τ = 0, Adam, AdamW | 1.05 × AdamW fused | 1.05 × AdamW fused | 28 |
+| AMSGrad | 1.05 × AdamW fused | 1.05 × AdamW fused | 36 |
+| cases 2 and 4b with τ = 0, AdaGrad-Norm | 1.3 × AdamW fused | 1.2 × AdamW fused | 24, case 4b 32 |
+| AdaBelief, Yogi, Padam, AdaBound | 0.9 × AdamW foreach | 1.4 × AdamW fused | 36, 28, 36, 28 |
+| any diagonal matrix with τ = 1 | 1.2 × AdamW foreach | 1.8 × AdamW fused | 44 and more, in two passes |
+
+- **AMSGrad** also reads and writes v̂: 36 / 28 = 1.29. It runs on torch's own kernel, and torch's own AMSGrad takes as
+  long.
+- **Case 2, AdaGrad-Norm**: the step waits for the norm of the gradient over all parameters, so the gradient is read
+  twice: once in one call per tensor, and once by the SGD kernel. That is less memory than Adam's; what is above it are
+  the calls.
+- **Case 4b**: m must be brought up to date and the norm of the gradient's distance to it be known before the step: a
+  pass of 12 bytes before SGD's 20. It takes three operations (average, difference, norm), none of which torch has
+  fused. (Sums are not compiled: torch's own were found to be faster.)
+- **Other diagonal matrices, by default**: AdaBound takes seven operations for each piece, Yogi eight, Padam nine,
+  AdaBelief ten, where AdamW foreach takes eight for each tensor, so there is little to gain but the memory between
+  them. The square root is the dearest: torch hands it to MKL, which on this processor takes about three times as long
+  as a division. (For Padam's v̂ to the power 1/8 two of the three roots are reciprocal ones, which torch computes
+  itself, in two thirds of the time.)
+- **Other diagonal matrices, compiled**: one pass at the speed of memory. AdaBelief and Padam have nine streams where
+  Adam has seven. The rest is a call from Python for each tensor, where torch's kernel has one for all of them; it
+  weighs more the smaller the tensors are.
+- **τ = 1**: two passes, as the second gradient comes after the move: x, g, v and q, then g, v and the gradient. 44
+  bytes are 1.57 times Adam's, and the root, the quotient and everything around the calls come in addition; by default
+  seven operations for each piece, of which the root is the dearest.
+- **First step**: the state is fresh memory, which the system hands out, cleared, by pages of 4 kB. That takes longer
+  than the step, and torch's own AdamW takes as long. (It is no longer so for temporaries: those are kept.)
+- **MLP**: six tensors, of which two matter, and all of them fit into the last cache: torch's kernel takes a millisecond
+  there, which is what some dozens of calls from Python take.
+"""
+
+PROFILE = """\
+Each operation of some of these steps, alone on one thread; ResNet-18. `outside` is Python, and the calls. Methods
+further down find, for their state, memory that earlier ones have freed, so only the first ones' first steps count.
+
+```
+{profile}
+```
 """
 
 SIZES = """\
@@ -140,6 +191,9 @@ def page(report):
     if report["rounds"] < 10:
         intro = intro.replace("\n\n", f"\n\n{TRIAL}\n", 1)
     lines = [intro, *models(made)]
+    lines.append(LIMITS)
+    if PROFILED.exists():
+        lines.append(PROFILE.format(profile=PROFILED.read_text().rstrip()))
     for key, text in (("sizes", SIZES), ("import", STARTUP), ("compile", COMPILE), ("end_to_end", END_TO_END)):
         if key in made:
             lines += [text, made[key].markdown(), ""]

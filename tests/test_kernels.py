@@ -32,11 +32,11 @@ WITH_KERNEL = {
         "_fused_adagrad_",
         {"_foreach_copy_"},
     ),
-    "case 2": ({"matrix": "GradientNorm"}, "_fused_sgd_", set()),
+    "case 2": ({"matrix": "GradientNorm"}, "_fused_sgd_", {"_foreach_norm"}),
     "case 4b": ({"matrix": "BeliefNorm"}, "_fused_sgd_", set()),
     "Identity": ({"matrix": "Identity"}, "_fused_sgd_", set()),
     "SGD with decay": ({"matrix": "Identity", "weight_decay": 0.1}, "_fused_sgd_", {"_foreach_mul_"}),
-    "AccumulatedNorm": ({"matrix": "AccumulatedNorm"}, "_fused_sgd_", set()),
+    "AccumulatedNorm": ({"matrix": "AccumulatedNorm"}, "_fused_sgd_", {"_foreach_norm"}),
 }
 
 

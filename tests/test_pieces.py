@@ -81,7 +81,7 @@ def sizes(**options):
     return list(SIZES), p.detach()
 
 
-CUT = [64, 64, 64, 64, 44]
+CUT = [60] * 5
 
 
 @pytest.mark.usefixtures("tiny")

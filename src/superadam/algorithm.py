@@ -92,7 +92,10 @@ class AlgorithmOne(ComposedOptimizer):
                 kernels.adagrad(c, gamma * c.mu)
             elif kernel == "sgd":
                 waiting.append((c, cast(float, c.alpha)))
-                sums.setdefault((c.matrix, c.sharding), []).extend(run(lines.measure, c, gamma, line_9=False))
+                if c.matrix.scalars:
+                    reading = c.grad_is_given and not c.matrix.buffers
+                    measured = run(lines.measure, c, gamma, line_9=False, reading=reading)
+                    sums.setdefault((c.matrix, c.sharding), []).extend(measured)
             elif at_once:
                 run(lines.absorb_and_move, c, gamma)
             else:

@@ -147,11 +147,19 @@ class Chunk:
         dtype = state_dtype(self.params[0])
         grads = [local(g) for g in cast(list[Tensor], self.grads)]
         grad = _join([g if g.dtype is dtype else real(g.resolve_conj()).to(dtype) for g in grads])
+        if self.grad_is_given:
+            return grad
         if self.group["maximize"]:
             grad = -grad
         if self.group["weight_decay"] != 0 and not self.group["decoupled_weight_decay"]:
             grad = grad + self.x * self.group["weight_decay"]
         return grad
+
+    @property
+    def grad_is_given(self) -> bool:
+        """Whether `grad` is what the user's `p.grad` holds, but for its precision."""
+        coupled = self.group["weight_decay"] != 0 and not self.group["decoupled_weight_decay"]
+        return not (self.group["maximize"] or coupled)
 
     @property
     def paired(self) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from superadam.chunks import Chunk, Line, Sums, state_dtype
-from superadam.tensors import Scalar, tracing
+from superadam.tensors import Scalar, flattened, tracing
 
 __all__ = ["call"]
 
@@ -42,17 +42,17 @@ class _Traced(Chunk):
 
 
 class _Kernel:
-    """One line for one composition. It takes x, the gradients, the buffers, the scalars, the values of the formulas of
+    """One line for one composition. It takes x, the gradient, the buffers, the scalars, the values of the formulas of
     t, and γ."""
 
     def __init__(self, line: Line, c: Chunk) -> None:
-        self.line, self.count, self.has_grad, self.scalars = line, len(c.params), c.has_grad, list(c.scalars)
+        self.line, self.has_grad, self.scalars = line, c.has_grad, list(c.scalars)
         self.group = {**{name: c.group[name] for name in OPTIONS}, "differentiable": False}
         self.parts = {n: getattr(c, n) for n in ("estimator", "matrix", "schedule", "constraint", "penalty")}
         self.flags = {name: True for name in ("paired", "restarted") if name in c.states[0]}
         self.held = [name for name in c.names if name in c.states[0]]
         self.formulas: list[tuple[Formula, int]] = []
-        example = [_example(t) for t in self.tensors(c)]
+        example = [_example(t) for t in (*self.tensors(c, 0), *self.numbers(c))]
         gamma = torch.zeros((), dtype=state_dtype(c.params[0]), device=c.params[0].device)
         token = tracing.set(True)
         try:
@@ -69,35 +69,33 @@ class _Kernel:
     def traced(self, tensors: Sequence[Tensor], values: Sequence[Tensor] | None, gamma: Tensor, log: list[Any]) -> Sums:
         """The line, on other tensors; the formulas that it asks for go into the log."""
         rest = iter(tensors)
-        params = [next(rest) for _ in range(self.count)]
-        grads = [next(rest) if self.has_grad else None for _ in params]
-        buffers = {name: [next(rest) for _ in params] for name in self.held}
-        states = [{"step": 0, **self.flags, **{name: of[i] for name, of in buffers.items()}} for i in range(self.count)]
-        scalars = {name: next(rest) for name in self.scalars}
         chunk = _Traced(
             group=self.group,
-            params=params,
-            grads=grads,
-            states=states,
-            scalars=scalars,
+            params=[next(rest)],
+            grads=[next(rest) if self.has_grad else None],
+            states=[{"step": 0, **self.flags, **{name: next(rest) for name in self.held}}],
+            scalars={name: next(rest) for name in self.scalars},
             values=values,
             formulas=log,
             **self.parts,
         )
         return self.line(chunk, gamma)
 
-    def tensors(self, c: Chunk) -> list[Tensor]:
-        grads = [grad for grad in c.grads if grad is not None]
-        return [*c.params, *grads, *(t for name in self.held for t in c.all(name)), *(getattr(c, n) for n in c.scalars)]
+    def tensors(self, c: Chunk, i: int) -> list[Tensor]:
+        grad, state = c.grads[i], c.states[i]
+        of_i = [c.params[i], *(() if grad is None else (grad,)), *(state[name] for name in self.held)]
+        return [t if t.dim() == 1 else flattened(t) for t in of_i]
 
-    def __call__(self, c: Chunk, gamma: Scalar) -> Sums:
+    def numbers(self, c: Chunk) -> list[Tensor]:
+        return [getattr(c, name) for name in self.scalars]
+
+    def weights(self, c: Chunk, gamma: Scalar) -> list[Tensor]:
+        """The values of the formulas, and γ."""
         weights = [*(c.at_step(formula, ahead) for formula, ahead in self.formulas), gamma]
         dtype, device = state_dtype(c.params[0]), c.params[0].device
         if any(isinstance(w, Tensor) for w in weights):
-            scalars = [torch.as_tensor(w, dtype=dtype, device=device) for w in weights]
-        else:
-            scalars = list(torch.tensor(weights, dtype=dtype, device=device).unbind())
-        return self.line(c, gamma) if self.run is None else tuple(self.run(*self.tensors(c), *scalars))
+            return [torch.as_tensor(w, dtype=dtype, device=device) for w in weights]
+        return list(torch.tensor(weights, dtype=dtype, device=device).unbind())
 
 
 def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[..., Any] | None:
@@ -121,17 +119,25 @@ def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[.
 _kernels: dict[Any, _Kernel] = {}
 
 
-def call(line: Line, c: Chunk, gamma: Scalar) -> Sums:
-    """`line(c, gamma)`, by a kernel."""
+def call(line: Line, c: Chunk, which: list[int], gamma: Scalar) -> list[int]:
+    """`line(c, gamma)` for some of the parameters, by a kernel; for which of them there is one."""
+    if not which:
+        return []
     first = c.params[0]
     key = (
         line,
         (c.estimator, c.matrix, c.schedule, c.constraint, c.penalty),
         tuple(c.group[name] for name in OPTIONS),
         ("paired" in c.states[0], "restarted" in c.states[0], c.has_grad),
-        (len(c.params), first.dtype, first.device),
+        (first.dtype, first.device),
         tuple(s.dtype for s in c.scalars.values()),  # that of other parameters which share the matrix
     )
     if key not in _kernels:
-        _kernels[key] = _Kernel(line, c)
-    return _kernels[key](c, gamma)
+        _kernels[key] = _Kernel(line, c.part(which[:1]))
+    kernel = _kernels[key]
+    if kernel.run is None:
+        return []
+    common = [*kernel.numbers(c), *kernel.weights(c, gamma)]
+    for i in which:
+        kernel.run(*kernel.tensors(c, i), *common)
+    return which

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from superadam.parts import Part, check
 from superadam.schedules import BiasCorrected, Constant, Schedule
-from superadam.tensors import TensorList, add_scaled, mix
+from superadam.tensors import Scalar, TensorList, add_scaled, mix
 
 if TYPE_CHECKING:
     from superadam.chunks import Chunk
@@ -79,7 +79,8 @@ class Recursive(Estimator):
           + (1-\alpha_t)\bigl[g_{t-1} + \tau\bigl(\nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t)\bigr)\bigr]$$
 
     The sum is formed in two halves, so that one buffer holds it all:
-    $(1-\alpha_t)(g_{t-1} - \tau q)$ before the move, plus $(\alpha_t + (1-\alpha_t)\tau)\nabla f(x_t; \xi_t)$ after it.
+    $g_{t-1} - \tau q$ before the move, and after it $1-\alpha_t$ times that plus $(\alpha_t + (1-\alpha_t)\tau)\nabla
+    f(x_t; \xi_t)$.
 
     >>> Recursive(tau=1.0).two_point
     True
@@ -99,14 +100,9 @@ class Recursive(Estimator):
     def before(self, s: Chunk, q: Tensor) -> None:
         if self.tau > 0:
             s.g.sub_(q, alpha=self.tau)
-        s.g.mul_(1 - s.alpha)
 
     def after(self, s: Chunk, grad: Tensor) -> Tensor:
-        alpha = s.alpha
-        if s.paired:
-            add_scaled(s.g, grad, alpha + (1 - alpha) * self.tau)
-        else:
-            mix(s.g, grad, alpha)
+        take_in(s.g, grad, s.alpha, self.tau if s.paired else 0.0)
         return grad
 
 
@@ -212,17 +208,13 @@ class Averaged(Estimator):
         return self.tau > 0
 
     def before(self, s: Chunk, q: Tensor) -> None:
-        s.r.sub_(q, alpha=self.tau).mul_(1 - s.alpha)
+        s.r.sub_(q, alpha=self.tau)
 
     def after(self, s: Chunk, grad: Tensor) -> Tensor:
         restarted = "restarted" in s.states[0]
         if restarted:
             s.r.zero_()
-        alpha = s.alpha
-        if s.paired:
-            add_scaled(s.r, grad, alpha + (1 - alpha) * self.tau)
-        else:
-            mix(s.r, grad, alpha)
+        take_in(s.r, grad, s.alpha, self.tau if s.paired else 0.0)
         if self.guard is not None:
             steady = each(s.r, s.whole_norm) <= each(grad, s.whole_norm) * self.guard
             s.r = torch.where(steady, s.r, grad)
@@ -346,6 +338,17 @@ class Staged(Estimator):
         if not isinstance(schedule, Constant) or schedule != Constant(alpha=schedule.alpha, first=schedule.first):
             return "a move starts at the stage's first point, which leaves nothing to mix: use schedules.Constant(mu=1)"
         return None
+
+
+def take_in(g: Tensor, grad: Tensor, alpha: Scalar, tau: float) -> None:
+    r"""$g \leftarrow (1-\alpha) g + (\alpha + (1-\alpha)\tau) \nabla$."""
+    if tau == 0:
+        mix(g, grad, alpha)
+    elif tau == 1 and isinstance(alpha, float) and isinstance(g, Tensor) and not torch.is_grad_enabled():
+        torch.add(grad, g, alpha=1 - alpha, out=g)
+    else:
+        g.mul_(1 - alpha)
+        add_scaled(g, grad, alpha + (1 - alpha) * tau)
 
 
 def each(x: Tensor, function: Any) -> Tensor:

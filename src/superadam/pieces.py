@@ -1,8 +1,8 @@
 """Where the lines of Algorithm 1 run: a chunk cut into pieces that stay in the processor's cache from line to line.
 
 On a CPU a step is bound by memory. Written for whole tensors, every operation reads and writes them all, and makes new
-ones; on a megabyte at a time the same operations run from the cache, and memory is read and written once. Small tensors
-go together, which saves calls.
+ones; on a few megabytes at a time the same operations run from the cache, and memory is read and written once. Small
+tensors go together, which saves calls.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from torch import Tensor
 
 from superadam import compiled
 from superadam.chunks import Chunk, Line, Sums, state_dtype
-from superadam.tensors import Scalar
+from superadam.tensors import Scalar, flattened
+from superadam.workspace import keep_small_blocks
 
 __all__ = ["TILE", "aligned", "elementwise", "pieces", "run", "tiles"]
 
-TILE = 1 << 19  # coordinates: two megabytes of float32, so that half a dozen tensors fit into a usual last cache
-SMALL = 1 << 13  # tensors with fewer coordinates are updated together
+# Coordinates. Four megabytes of float32: half a dozen tensors fit into the last cache of a server. Smaller pieces take
+# longer, for every operation has to be called, and its threads to meet at its end, for each of them.
+TILE = 1 << 20
+SMALL = 1 << 16  # tensors with fewer coordinates are updated together
 
 
 def elementwise(c: Chunk, *, line_9: bool = True) -> bool:
@@ -28,50 +31,60 @@ def elementwise(c: Chunk, *, line_9: bool = True) -> bool:
     return all(part is None or part.elementwise for part in parts) and not c.matrix.two_point
 
 
-def pieces(c: Chunk, *, line_9: bool = True, cut: bool = True) -> Iterator[Chunk]:
-    """The chunk in pieces, for lines that include the step or not. Their buffers are views: write, do not rebind."""
-    on_device = c.params[0].device.type != "cpu" or isinstance(c.states[0]["step"], Tensor)
-    if on_device or c.group["differentiable"] or c.group["foreach"]:
+def pieces(c: Chunk, *, line_9: bool = True, reading: bool = False) -> Iterator[Chunk]:
+    """The chunk in pieces, for lines that include the step or not. Their buffers are views: write, do not rebind.
+
+    `reading` is for lines that make no tensors, and need not be in the cache: their pieces are so small only that a sum
+    over them in float32 is a good one.
+    """
+    if not _divisible(c):
         yield c
         return
+    keep_small_blocks()  # temporaries
     by_coordinate, by_row = elementwise(c, line_9=line_9), elementwise(c, line_9=False)
-    small = [i for i, p in enumerate(c.params) if p.numel() <= SMALL]
+    tile, limit = (16 * TILE, 16 * TILE) if reading else (TILE, SMALL)
+    small = [i for i, p in enumerate(c.params) if p.numel() <= limit]
     if len(small) > 1:
-        yield from map(c.part, _lots(c, small))
+        yield from map(c.part, _lots(c, small, tile))
     else:
         small = []
     for i in sorted(set(range(len(c.params))) - set(small)):
-        large = cut and c.params[i].numel() > TILE and aligned(c, [i])
+        x = c.params[i]
+        large = x.numel() >= 1.5 * tile and aligned(c, [i])
         if large and by_coordinate:
-            yield from tiles(c, i, TILE)
-        elif large and by_row and _in_rows(c, c.params[i]):
-            yield from tiles(c, i, max(1, TILE // c.params[i][0].numel()), flat=False)
+            yield from tiles(c, i, -(-x.numel() // round(x.numel() / tile)))  # of equal size
+        elif large and by_row and _in_rows(c, x):
+            yield from tiles(c, i, max(1, tile // x[0].numel()), flat=False)
         else:
             yield c if len(c.params) == 1 else c.part([i])
 
 
-def _lots(c: Chunk, small: list[int]) -> Iterable[list[int]]:
-    """Small tensors by about TILE coordinates: the temporaries of thousands of them would be as large as x."""
+def _divisible(c: Chunk) -> bool:
+    """Whether the parameters need not be worked on as one list."""
+    on_device = c.params[0].device.type != "cpu" or isinstance(c.states[0]["step"], Tensor)
+    return not (on_device or c.group["differentiable"] or c.group["foreach"])
+
+
+def _lots(c: Chunk, small: list[int], tile: int) -> Iterable[list[int]]:
+    """Small tensors by about `tile` coordinates: the temporaries of thousands of them would be as large as x."""
     lots: dict[int, list[int]] = {}
     start = 0
     for i in small:
-        lots.setdefault(start // TILE, []).append(i)
+        lots.setdefault(start // tile, []).append(i)
         start += c.params[i].numel()
     return lots.values()
 
 
-def run(line: Line, c: Chunk, gamma: Scalar, *, line_9: bool = True) -> list[Sums]:
-    """A line over all pieces of a chunk."""
+def run(line: Line, c: Chunk, gamma: Scalar, *, line_9: bool = True, reading: bool = False) -> list[Sums]:
+    """A line over all pieces of a chunk; `reading` as for `pieces`."""
     measured = c.matrix.scalars and not line_9  # torch's own sums are faster than those of the kernels
-    if not c.group["compile"] or measured or not elementwise(c, line_9=line_9) or not c.in_full_swing:
-        return [line(piece, gamma) for piece in pieces(c, line_9=line_9)]
-    for whole in pieces(c, line_9=line_9, cut=False):
-        n = whole.params[0].numel()
-        if len(whole.params) == 1 and n > SMALL and aligned(whole):
-            compiled.call(line, next(tiles(whole, 0, n)), gamma)
-        else:
-            line(whole, gamma)
-    return []
+    if c.group["compile"] and not measured and elementwise(c, line_9=line_9) and c.in_full_swing:
+        left = set(range(len(c.params)))
+        if len(left) == 1 or _divisible(c):
+            large = [i for i, x in enumerate(c.params) if x.numel() > SMALL and aligned(c, [i])]
+            left -= set(compiled.call(line, c, large, gamma))
+        c = c.part(sorted(left))
+    return [line(piece, gamma) for piece in pieces(c, line_9=line_9, reading=reading)] if c.params else []
 
 
 def _in_rows(c: Chunk, x: Tensor) -> bool:
@@ -86,7 +99,7 @@ def tiles(c: Chunk, i: int, size: int, *, flat: bool = True) -> Iterator[Chunk]:
     other = {name: value for name, value in state.items() if name not in held}
 
     def cut(t: Tensor) -> tuple[Tensor, ...]:
-        return torch.split(_flat(t) if flat else t, size)
+        return torch.split(flattened(t) if flat else t, size)
 
     x, *buffers = (cut(t) for t in (c.params[i], *(state[name] for name in held)))
     grads = [None] * len(x) if grad is None else cut(grad)
@@ -112,8 +125,3 @@ def _alike(tensors: list[Tensor | None]) -> bool:
     if all(t.is_contiguous() for t in there):
         return True
     return all(t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last) for t in there)
-
-
-def _flat(x: Tensor) -> Tensor:
-    """The coordinates in the order of memory."""
-    return x.view(-1) if x.is_contiguous() else x.as_strided((x.numel(),), (1,))

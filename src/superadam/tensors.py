@@ -19,7 +19,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-__all__ = ["Scalar", "TensorList", "add_scaled", "clip", "dot", "mix", "norm2", "plus", "power", "tracing"]
+__all__ = [
+    "Scalar",
+    "TensorList",
+    "add_scaled",
+    "clip",
+    "dot",
+    "flattened",
+    "mix",
+    "norm2",
+    "over",
+    "plus",
+    "power",
+    "tracing",
+]
 
 # Whether the operations are not run but traced, for a kernel: no number can be looked at.
 tracing: ContextVar[bool] = ContextVar("tracing", default=False)
@@ -198,18 +211,37 @@ def plus(x: Tensor, a: float) -> Tensor:
     return x + a if torch.is_grad_enabled() else x.add_(a)
 
 
+def over(x: Tensor, a: Scalar) -> Tensor:
+    """x / a, for such an x."""
+    return x / a if torch.is_grad_enabled() else x.div_(a)
+
+
 def power(x: Tensor, p: float) -> Tensor:
-    """xᵖ, by square roots if p is 1, 1/2, 1/4 or so on: that is ten times as fast."""
+    """xᵖ, by square roots if p is 1, 1/2, 1/4 or so on: that is ten times as fast.
+
+    >>> power(torch.tensor([0.0, 16.0]), 1 / 4), power(torch.tensor([0.0, 256.0]), 1 / 8)
+    (tensor([0., 2.]), tensor([0., 2.]))
+    """
     mantissa, exponent = math.frexp(p)
     if mantissa != 0.5 or p > 1:
         return x**p
-    for _ in range(1 - exponent):
+    roots = 1 - exponent
+    if not tracing.get() and not torch.is_grad_enabled():
+        for _ in range(roots // 2):
+            x = x.rsqrt().rsqrt_()  # two roots; MKL's sqrt takes longer (scripts/step_profile.py)
+        roots %= 2
+    for _ in range(roots):
         x = x.sqrt()
     return x
 
 
 def clip(x: Tensor, low: Scalar, high: Scalar) -> Tensor:
-    """x, kept between two bounds."""
+    """x, kept between two bounds, for an x that nobody else needs."""
     if isinstance(low, float) and isinstance(high, float):
-        return x.clamp(low, high)
+        return x.clamp(low, high) if torch.is_grad_enabled() else x.clamp_(low, high)
     return torch.minimum(torch.maximum(x, cast(Tensor, low)), cast(Tensor, high))
+
+
+def flattened(x: Tensor) -> Tensor:
+    """The coordinates in the order of memory."""
+    return x.view(-1) if x.is_contiguous() else x.as_strided((x.numel(),), (1,))

@@ -1,7 +1,7 @@
-"""Memory for line 9 that is kept from step to step: on a CPU, fetching fresh memory takes longer than the step itself.
+"""Memory that is kept from step to step: on a CPU, fetching fresh memory takes longer than the step itself.
 
 Each thread has its own. It grows to the largest piece that line 9 works on: for sets that couple all coordinates of a
-tensor, two tensors of that size; otherwise a megabyte or two.
+tensor, two tensors of that size; otherwise a few megabytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import torch
 from torch import Tensor
 
-__all__ = ["scratch"]
+__all__ = ["keep_small_blocks", "scratch"]
 
 _kept = threading.local()
 
@@ -22,7 +22,7 @@ def scratch(name: str, like: Tensor) -> Tensor:
     plain = like.device.type == "cpu" and like.is_contiguous() and type(like.data) is Tensor
     if not plain or torch.is_grad_enabled():
         return torch.empty_like(like)
-    _keep_small_blocks()
+    keep_small_blocks()
     key = f"{name}, {like.dtype}"
     flat = getattr(_kept, key, None)
     if flat is None or flat.numel() < like.numel():
@@ -32,8 +32,8 @@ def scratch(name: str, like: Tensor) -> Tensor:
 
 
 @functools.cache
-def _keep_small_blocks() -> None:
-    """Have malloc keep the blocks that the equations of line 9 free, rather than fetch them again page by page.
+def keep_small_blocks() -> None:
+    """Have malloc keep the blocks that temporaries free, rather than fetch them again page by page.
 
     glibc keeps up to 64 MB once a program has freed a block of almost 32 MB, as most that train networks have. This
     is one.

@@ -8,51 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["SHAPES", "Block", "ResNet18", "shapes_of"]
+from superadam.lab.models import cifar_resnet  # which needs torch alone
+
+__all__ = ["SHAPES", "Block", "shapes_of"]
 
 Shapes = list[tuple[int, ...]]
-
-
-class _Residual(nn.Module):
-    """Two 3 × 3 convolutions, and a way around them."""
-
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outside)
-        self.around = nn.Sequential()
-        if stride != 1:
-            self.around = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm1(self.conv1(x)).relu()
-        z: Tensor = self.norm2(self.conv2(y)) + self.around(x)
-        return z.relu()
-
-
-class ResNet18(nn.Module):
-    """ResNet-18 for images of 32 × 32 (He et al. 2016): 62 tensors, 11.2 million parameters.
-
-    >>> ResNet18()(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 10])
-    """
-
-    def __init__(self, classes: int = 10, width: int = 64) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
-        blocks: list[nn.Module] = [_Residual(width, width, 1), _Residual(width, width, 1)]
-        for _ in range(3):
-            blocks += [_Residual(width, 2 * width, 2), _Residual(2 * width, 2 * width, 1)]
-            width *= 2
-        self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(width, classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.blocks(self.stem(images))
-        logits: Tensor = self.head(features.mean(dim=(2, 3)))
-        return logits
 
 
 class Block(nn.Module):
@@ -96,7 +56,7 @@ def _many_small() -> Shapes:
 
 
 SHAPES: dict[str, Callable[[], Shapes]] = {
-    "resnet18": lambda: shapes_of(ResNet18),
+    "resnet18": lambda: shapes_of(lambda: cifar_resnet(18, classes=10)),
     "gpt2-small": _gpt2_small,
     "mlp": _mlp,
     "many-small": _many_small,

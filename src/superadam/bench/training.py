@@ -14,7 +14,8 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from superadam.bench import measures
-from superadam.bench.models import Block, ResNet18
+from superadam.bench.models import Block
+from superadam.lab.models import cifar_resnet
 from superadam.optimizer import SuperAdam
 
 __all__ = ["TASKS", "Task", "measure"]
@@ -43,7 +44,7 @@ def cifar(size: int = 128, *, width: int = 64) -> Task:
         return torch.randn(size, 3, 32, 32), torch.randint(10, (size,))
 
     what = f"ResNet-18, {size} images of 3 × 32 × 32"
-    return Task(what, lambda: ResNet18(width=width), batch, functional.cross_entropy)
+    return Task(what, lambda: cifar_resnet(18, classes=10, width=width), batch, functional.cross_entropy)
 
 
 def language(size: int = 4, length: int = 256, *, width: int = 768, heads: int = 12) -> Task:

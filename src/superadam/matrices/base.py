@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from superadam.parts import Part, check
-from superadam.tensors import Scalar
+from superadam.tensors import Scalar, over
 
 if TYPE_CHECKING:
     from superadam.chunks import Chunk
@@ -145,7 +145,7 @@ def check_options(matrix: Any) -> None:
 def root(s: Chunk, beta: float, bias_correction: bool) -> Tensor:
     """√v_t, with v_t divided by 1 - β^t if asked."""
     v: Tensor = s.v.sqrt()
-    return v / correction(s, beta) if bias_correction else v
+    return over(v, correction(s, beta)) if bias_correction else v
 
 
 def correction(s: Chunk, beta: float) -> Scalar:

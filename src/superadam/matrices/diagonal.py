@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from superadam.matrices.base import Matrix, check_options, correction, root
 from superadam.parts import check
-from superadam.tensors import clip, plus, power
+from superadam.tensors import clip, over, plus, power
 
 if TYPE_CHECKING:
     from superadam.chunks import Chunk
@@ -108,9 +107,8 @@ class AdaDelta(Matrix):
         s.v.mul_(self.rho).addcmul_(grad, grad, value=1 - self.rho)
 
     def H(self, s: Chunk) -> Tensor:
-        v, u = s.v + self.eps, s.u + self.eps
-        ratio: Tensor = v.sqrt() / u.sqrt()
-        return ratio
+        ratio: Tensor = (s.v + self.eps) / (s.u + self.eps)
+        return ratio.sqrt()
 
     def moved(self, s: Chunk, step: Tensor) -> None:
         s.u.mul_(self.rho).addcmul_(step, step, value=1 - self.rho)
@@ -148,12 +146,12 @@ class AMSGrad(Matrix):
 
     def update(self, s: Chunk, grad: Tensor) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
-        s.v_max = torch.maximum(s.v_max, s.v)
+        s.v_max.clamp_min_(s.v)
 
     def H(self, s: Chunk) -> Tensor:
         h: Tensor = s.v_max.sqrt()
         if self.bias_correction:
-            h = h / correction(s, self.beta)
+            h = over(h, correction(s, self.beta))
         p = 2 * self.power
         return power(plus(h, self.lam), p) if self.lam_inside else plus(power(h, p), self.lam)
 
@@ -184,7 +182,7 @@ class Yogi(Matrix):
 
     def update(self, s: Chunk, grad: Tensor) -> None:
         squared = grad * grad
-        s.v.addcmul_((s.v - squared).sign(), squared, value=self.beta - 1)
+        s.v.addcmul_((s.v - squared).sign_(), squared, value=self.beta - 1)
 
     def H(self, s: Chunk) -> Tensor:
         return plus(root(s, self.beta, self.bias_correction), self.lam)
