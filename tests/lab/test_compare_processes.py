@@ -29,7 +29,7 @@ def wait_for(found, seconds=180):
     end = time.monotonic() + seconds
     while not (value := found()):
         assert time.monotonic() < end, "in vain"
-        time.sleep(0.05)
+        time.sleep(0.5)  # each look takes the data base for a while
     return value
 
 
