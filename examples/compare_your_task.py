@@ -44,11 +44,9 @@ lab.task("sine", model=model, data=data, loss=loss, batch=20)
 
 
 def main(folder=None, trials=4, seeds=3, evaluations=600):
-    from superadam.lab.compare.engine import compare
-
     folder = Path(folder or tempfile.mkdtemp(prefix="compare-"))
     options = {"trials": trials, "seeds": seeds, "budget_evals": evaluations, "tune": {"lr": (1e-3, 0.3)}}
-    results = compare(methods=METHODS, task_file=__file__, out=folder, **options)
+    results = lab.compare(methods=METHODS, task_file=__file__, out=folder, **options)
     found = {}
     for method in results.plan.methods:
         repeated = [r for r in results.records if r.method == method and r.phase == "report"]

@@ -11,7 +11,7 @@ from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant, Paper, Storm
 from superadam.zoo.registry import checked, compose, method
 
-__all__ = ["adam_plus", "mars", "mars_approx", "nigt", "sdlbfgs", "storm", "super_adam", "super_adam_plus"]
+__all__ = ["adam_plus", "mars", "mars_approx", "nigt", "sdlbfgs", "storm", "super_adam"]
 
 
 @method
@@ -37,42 +37,6 @@ def super_adam(
     True
     """
     return compose(params, lr, options, tau=tau, matrix=matrix, schedule=Paper(k, m, c))
-
-
-@method
-def super_adam_plus(
-    params: Any,
-    lr: Any = 1e-2,
-    betas: tuple[float, float] = (0.9, 0.99),
-    eps: float = 1e-8,
-    weight_decay: float = 0.01,
-    **options: Any,
-) -> SuperAdam:
-    r"""The composition that came out of our search against tuned AdamW: a correction by the previous batch's gradient.
-
-    $$c_t = \hat g_t + \beta_1 (\hat g_t - \hat g_{t-1}), \qquad g_t = \beta_1 g_{t-1} + (1-\beta_1) c_t$$
-
-    takes the gradient's place in AdamW, in line 4, too. Line 11's correction with τ = 1-β₁, and with the gradient at
-    $x_{t-1}$ taken from the batch of that step: one gradient per step. This is Nesterov's momentum, $g_t = m_t +
-    \beta_1(m_t - m_{t-1})$ for the average $m_t$ of gradients (but for a share of the first one that dies out), with
-    $H_t$ formed from $c_t$. Keeps one tensor more than AdamW. What it is worth: the page Results.
-
-    >>> import torch
-    >>> opt = super_adam_plus(torch.nn.Linear(3, 1))
-    >>> opt.two_point, opt.param_groups[0]["estimator"]["tau"]
-    (False, 0.1)
-    """
-    beta1, beta2 = checked(betas)
-    tau = round(1 - beta1, 12)  # 0.1, not 0.09999999999999998
-    return compose(
-        params,
-        lr,
-        options,
-        estimator=Corrected(tau, tau, None, previous_batch=True),
-        matrix=SecondMoment(beta2, eps, bias_correction=True),
-        schedule=BiasCorrected(beta1),
-        weight_decay=weight_decay,
-    )
 
 
 @method
