@@ -22,6 +22,7 @@ from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import RETRIES, Queue
 from superadam.lab.comparison.records import Plan, Results
 from superadam.lab.comparison.worker import Light, config_of, run
+from superadam.lab.data import DataError
 from superadam.lab.folders import DECAYS, Config
 from superadam.lab.methods import PAPER
 from superadam.schedules import Paper
@@ -432,3 +433,79 @@ def test_decays_start_at_one_and_end_at_zero():
     assert DECAYS["warmup-cosine"](0.0) < 0.05 < 0.9 < DECAYS["warmup-cosine"](0.1)
     with pytest.raises(ValueError, match="needs an end that is known"):
         Config("digits-mlp", decay="cosine", budget_seconds=1.0)
+
+
+def test_stopping_politely_again_and_again_loses_nothing(tmp_path):
+    plan = small_plan(tmp_path)
+    with Queue(f"sqlite:///{tmp_path}/db", "stops", plan) as queue:
+        queue.put(needed(plan, [])[:1])
+        for _ in range(RETRIES + 3):
+            assert len(queue._trials(queue._states.WAITING)) == 1
+            with pytest.raises(KeyboardInterrupt), queue.take():
+                raise KeyboardInterrupt
+        assert not queue.records()
+        with queue.take() as taken:
+            assert taken is not None
+            taken.record = run(plan, taken.job)
+        assert [r.status for r in queue.records()] == ["finished"]
+
+
+def test_a_kill_between_a_failure_and_its_retry_loses_no_run(tmp_path, monkeypatch):
+    plan = small_plan(tmp_path)
+    jobs = needed(plan, [])[:1]
+    with Queue(f"sqlite:///{tmp_path}/db", "gap", plan) as queue:
+        queue.put(jobs)
+        with monkeypatch.context() as killed:
+            killed.setattr(queue, "_again", lambda trial: None)
+            with pytest.raises(KeyboardInterrupt), queue.take():
+                raise KeyboardInterrupt
+        queue.put(jobs)
+        with queue.take() as taken:
+            assert taken is not None
+            taken.record = run(plan, taken.job)
+
+
+def test_a_worker_without_the_data_gives_its_run_back(tmp_path):
+    plan = small_plan(tmp_path)
+    plan.tasks, plan.data_dir = ["cifar10-resnet18"], str(tmp_path / "nowhere")
+    plan.budget_evals, plan.sizes = {"cifar10-resnet18": 2}, {}
+    job = dataclasses.replace(needed(small_plan(tmp_path), [])[0], task="cifar10-resnet18")
+    with pytest.raises(DataError):
+        run(plan, job)
+
+
+def test_a_task_file_that_has_changed_is_another_comparison(tmp_path):
+    plan = small_plan(tmp_path)
+    with Queue(f"sqlite:///{tmp_path}/db", "edited", plan):
+        pass
+    file = tmp_path / "line_task.py"
+    file.write_text(file.read_text().replace("nn.Linear(5, 8)", "nn.Linear(5, 9)").replace("(8, 1)", "(9, 1)"))
+    edited = plan_of(["line"], METHODS, trials=2, seeds=2, task_file=file)
+    with pytest.raises(ValueError, match="differs in task_digest"):
+        Queue(f"sqlite:///{tmp_path}/db", "edited", edited)
+
+
+def test_data_of_a_function_do_not_depend_on_the_run_that_comes_first():
+    drawn = []
+    for first in (1, 7):
+        task = own.task(
+            "drawn",
+            model=lambda: torch.nn.Linear(2, 1),
+            data=lambda: {"train": (torch.randn(4, 2), torch.randn(4, 1))},
+            loss=lambda model, x, y: (model(x) - y).square().mean(),
+        )
+        task.problem("tiny", first)
+        drawn.append((task.problem("tiny", 3).source.tensors[0], torch.rand(())))
+    assert torch.equal(drawn[0][0], drawn[1][0])
+    assert drawn[0][1] == drawn[1][1]
+
+
+def test_unknown_splits_and_options_that_are_tuned_are_refused(tmp_path):
+    rows = (torch.zeros(3, 1), torch.zeros(3, 1))
+    splits = {"train": rows, "val": rows}
+    task = own.task("val", model=lambda: torch.nn.Linear(1, 1), data=splits, loss=lambda model, x, y: model(x).sum())
+    with pytest.raises(ValueError, match=r"Unknown split 'val'.*valid"):
+        task.problem("tiny", 0)
+    small_plan(tmp_path)
+    with pytest.raises(ValueError, match="lr is tuned"):
+        plan_of(["line"], ["mine: sgd lr=0.5"], trials=2, seeds=2, task_file=tmp_path / "line_task.py")

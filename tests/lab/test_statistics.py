@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from studies import BUDGET, run, study
+from studies import BUDGET, ENVIRONMENT, run, study
 
 from superadam.lab.comparison.intervals import evidence, holm, mean, paired
 from superadam.lab.comparison.outcomes import crossing
@@ -408,3 +408,17 @@ def test_statistics_do_not_change_the_results():
     before = json.dumps(dataclasses.asdict(results))
     verdict(results)
     assert json.dumps(dataclasses.asdict(results)) == before
+
+
+def test_losses_without_ratios_are_not_compared_on_all_tasks_together():
+    """Log-likelihoods: better by 0.1 on one task, worse by 5 on the other."""
+    plan = Plan(tasks=["a", "b"], methods=["adamw", "x"], budget_evals={"a": 10, "b": 10})
+    shifts = {("a", "adamw"): 0.0, ("a", "x"): -0.1, ("b", "adamw"): 0.0, ("b", "x"): 5.0}
+    records = [
+        run(task, method, seed, [-5.0, -10.0 + shift + 0.001 * seed])
+        for (task, method), shift in shifts.items()
+        for seed in plan.report_seeds
+    ]
+    found = verdict(Results(plan, ENVIRONMENT, records))
+    assert "better" not in found.headline
+    assert "Not compared on all tasks together" in found.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,9 +14,11 @@ from torch import Tensor, nn
 
 from superadam.lab.problems import CHUNK, Evaluated, Metrics, Problem
 from superadam.lab.tasks import SCALES, TASKS, Task
+from superadam.parts import nearest
 
 __all__ = ["load", "task"]
 
+SPLITS = ("train", "valid", "test")
 Data = Mapping[str, tuple[Tensor, ...]]
 
 
@@ -31,7 +34,7 @@ def task(
     description: str = "",
     **options: Any,
 ) -> Task:
-    """A task for `train` and `compare`, known by its name from here on.
+    """A task for `compare` and, in this process, for `runs.Run`, known by its name from here on.
 
     Args:
         name: what it is called.
@@ -56,7 +59,13 @@ def task(
     1
     """
 
-    read: Callable[[], Data] = functools.cache(data) if callable(data) else lambda: data
+    @functools.cache
+    def read() -> Data:
+        if not callable(data):
+            return data
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # the same data, whichever run of a process comes first
+            return data()
 
     def build(folder: Path | None, seed: int, batch: int) -> Problem:
         return Supervised(model(), read(), loss, score, seed, batch, **options)
@@ -64,6 +73,11 @@ def task(
     sizes = {"batch": batch, "epochs": epochs}
     TASKS[name] = Task(name, description or "a task of your own", "its own", build, dict.fromkeys(SCALES, sizes))
     return TASKS[name]
+
+
+def digest(path: str | Path) -> str:
+    """What a task file holds, in short."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
 def load(path: str | Path) -> list[str]:
@@ -95,8 +109,8 @@ class Tensors:
     def __len__(self) -> int:
         return len(self.tensors[0])
 
-    def batch(self, rows: Tensor, key: int | None = None) -> Any:
-        return tuple(t[rows] for t in self.tensors)
+    def batch(self, rows: Tensor, key: int | None = None, part: slice = slice(None)) -> Any:
+        return tuple(t[rows[part]] for t in self.tensors)
 
 
 class Supervised(Problem):
@@ -107,6 +121,8 @@ class Supervised(Problem):
     def __init__(
         self, model: nn.Module, data: Data, loss: Any, score: Any, seed: int, batch: int, **options: Any
     ) -> None:
+        for split in set(data) - set(SPLITS):
+            raise ValueError(f"Unknown split {split!r}: {nearest(split, SPLITS)}")
         super().__init__(model, Tensors(data["train"]), seed, batch, **options)
         self.splits = tuple(data)
         self.rows, self._loss, self._score = dict(data), loss, score

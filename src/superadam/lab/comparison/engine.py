@@ -127,7 +127,7 @@ def carry_out(
     here = environment()
     here |= {"command": masked(here["command"]), "threads": 1, "jobs": jobs, "cores": os.cpu_count()}
     with Queue(storage, name, plan, here) as queue:
-        queue.revive()
+        queue.revive(counting=False)
         try:
             with Workers(storage, name, jobs, folder / "workers.log") as workers:
                 _until_done(queue, workers, listener)

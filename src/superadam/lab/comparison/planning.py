@@ -12,7 +12,7 @@ from superadam.lab import own
 from superadam.lab.comparison.ablations import ABLATIONS
 from superadam.lab.comparison.records import Plan
 from superadam.lab.folders import Config
-from superadam.lab.tasks import TASKS, find
+from superadam.lab.tasks import find
 from superadam.parts import nearest
 
 __all__ = ["BASELINE", "SAMPLERS", "SPACE", "named", "plan_of"]
@@ -45,9 +45,8 @@ def plan_of(
     """The plan, checked: every task and every method has been made once."""
     if task_file is not None:
         task_file = str(Path(task_file).resolve())
-        tasks = tasks or own.load(task_file)
-        if any(task not in TASKS for task in tasks):
-            own.load(task_file)
+        defined = own.load(task_file)
+        tasks = tasks or defined
     if not tasks:
         raise ValueError("No task: expected names of `superadam tasks`, or a task file")
     if sampler not in SAMPLERS:
@@ -73,6 +72,7 @@ def plan_of(
         decay=decay,
         data_dir=None if data_dir is None else str(Path(data_dir).resolve()),
         task_file=task_file,
+        task_digest=None if task_file is None else own.digest(task_file),
         device=device,
         compositions={name: method for name, method in chosen.items() if name != method},
     )
@@ -121,6 +121,10 @@ def _checked(plan: Plan, task: str, budget: int | None) -> int:
     tried = {name: low for name, (low, _) in plan.space.items()}
     for name in plan.methods:
         method = plan.compositions.get(name, name)
+        for key in known.parse(method)[1].keys() & plan.space.keys():
+            raise ValueError(
+                f"{name}: {key} is tuned, for all methods alike; leave it out, or give --tune {key}=low:high"
+            )
         try:
             Config(task, method, decay=plan.decay)
             known.make(found, problem, method, "lab", tried)

@@ -44,6 +44,7 @@ class Queue:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.name = name
+        self._counting = True
         self._states = optuna.trial.TrialState
         with quiet():
             self._storage = _connected(storage, lambda study, trial: self._again(trial))
@@ -82,7 +83,8 @@ class Queue:
 
     def put(self, jobs: list[Job]) -> None:
         """Add those that are not there yet."""
-        known = {_job(trial) for trial in self._trials()}
+        lost = self._states.FAIL  # a kill may have come between a failure and its retry
+        known = {_job(t) for t in self._trials() if t.state != lost or t.user_attrs["retries"] >= RETRIES}
         for job in dict.fromkeys(jobs):
             if job not in known:
                 self._add(job, 0)
@@ -100,13 +102,23 @@ class Queue:
             self._study.add_trial(trial)
 
     def _again(self, trial: Any) -> None:
-        """A trial has failed because of its worker."""
+        """A trial has failed because of its worker. A stop that somebody asked for does not count as its death."""
         retries = trial.user_attrs["retries"]
-        if retries < RETRIES:
-            self._add(_job(trial), retries + 1)
+        if retries < RETRIES or not self._counting:
+            self._add(_job(trial), retries + self._counting)
 
-    def revive(self) -> None:
-        """Put runs anew into the queue whose worker is silent, or a process of this machine that is no more."""
+    def revive(self, *, counting: bool = True) -> None:
+        """Put runs anew into the queue whose worker is silent, or a process of this machine that is no more.
+
+        Without `counting` these are no deaths: the comparison was stopped, and its workers with it.
+        """
+        self._counting = counting
+        try:
+            self._revive()
+        finally:
+            self._counting = True
+
+    def _revive(self) -> None:
         import optuna
 
         with quiet():
@@ -115,7 +127,7 @@ class Queue:
             worker = trial.user_attrs.get("worker")
             if (
                 worker is not None
-                and worker["host"] == socket.gethostname()
+                and (worker["host"], worker["boot"]) == (socket.gethostname(), _boot())
                 and _started(worker["pid"]) != worker["started"]
             ):
                 self._give_back(trial)
@@ -142,7 +154,7 @@ class Queue:
         else:
             yield None
             return
-        worker = {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())}
+        worker = {"host": socket.gethostname(), "boot": _boot(), "pid": os.getpid(), "started": _started(os.getpid())}
         self._storage.set_trial_user_attr(trial._trial_id, "worker", worker)
         ended = threading.Event()
         pulse = threading.Thread(target=self._beat, args=(trial._trial_id, ended), daemon=True)
@@ -150,6 +162,9 @@ class Queue:
         taken = Taken(_job(trial))
         try:
             yield taken
+        except KeyboardInterrupt:
+            self._counting = False
+            raise
         finally:
             ended.set()
             pulse.join()
@@ -157,6 +172,7 @@ class Queue:
                 self._give_back(trial)
             else:
                 self._finish(trial, taken.record)
+            self._counting = True
 
     def _beat(self, trial_id: int, ended: threading.Event) -> None:
         while not ended.wait(BEAT):
@@ -231,10 +247,10 @@ class Taken:
 def masked(text: str) -> str:
     """Without the password of a URL.
 
-    >>> masked("postgresql://me:secret@host/lab")
-    'postgresql://me:…@host/lab'
+    >>> masked("postgresql://me:secret@host/lab"), masked("postgresql://host/lab?password=secret")
+    ('postgresql://me:…@host/lab', 'postgresql://host/lab?password=…')
     """
-    return re.sub(r"(://[^:/@\s]+):[^@\s]+@", r"\1:…@", text)
+    return re.sub(r"(password=)[^&\s]+", r"\1…", re.sub(r"(://[^:/@\s]*):[^@\s]+@", r"\1:…@", text))
 
 
 def _connected(url: str, stale: Any) -> Any:
@@ -278,6 +294,14 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _boot() -> str:
+    """Which start of which machine this is, and which space of process numbers: names of hosts can be alike."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def _started(pid: int) -> str | None:

@@ -34,6 +34,8 @@ class Plan:
     decay: str = "cosine"
     data_dir: str | None = None
     task_file: str | None = None
+    task_digest: str | None = None
+    """Of the file's content: a file that has changed is another comparison."""
     compositions: dict[str, str] = dataclasses.field(default_factory=dict)
     """What a method is, where its name does not say it."""
     sizes: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)

@@ -94,7 +94,7 @@ class TaskStatistics:
 
 @dataclasses.dataclass
 class Statistics:
-    """All tasks. `overall` is empty if there is one only."""
+    """All tasks. `overall` is empty if there is one only, or if losses that are not positive have no ratio."""
 
     baseline: str
     methods: list[str]
@@ -117,7 +117,8 @@ def analyse(results: Results) -> Statistics:
         task.comparisons = {m: _compare(m, [pairs[name][m]]) for m in methods if m in pairs[name]}
     if len(tasks) > 1:
         every = {m: [pairs[t][m] for t in tasks if m in pairs[t]] for m in methods}
-        overall = {m: _compare(m, found) for m, found in every.items() if len(found) == len(tasks)}
+        complete = {m: found for m, found in every.items() if len(found) == len(tasks)}
+        overall = {m: _compare(m, found) for m, found in complete.items() if all(t.relative for t in found)}
     family = [c for t in tasks.values() for c in t.comparisons.values()] + list(overall.values())
     tested = [c for c in family if c.evidence is not None]
     for c, p in zip(tested, holm([c.evidence.p for c in tested if c.evidence]), strict=True):
@@ -217,8 +218,7 @@ def _log_ratio(top: float, bottom: float) -> float:
 
 
 def _compare(method: str, tasks: list[Pairs]) -> Comparison:
-    """On one task; or for each seed on the mean over tasks, without those whose losses have no ratio."""
-    tasks = [t for t in tasks if t.relative] or tasks[:1]
+    """On one task; or for each seed on the mean over tasks."""
     seeds = [s for s in tasks[0].ours if all(s in t.ours for t in tasks)]
     ours, theirs = ([sum(getattr(t, side)[s] for t in tasks) for s in seeds] for side in ("ours", "theirs"))
     differences = [_mean([t.difference(s) for t in tasks]) for s in seeds]

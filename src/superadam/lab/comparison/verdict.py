@@ -96,6 +96,8 @@ def verdict(results: Results, found: Statistics | None = None) -> Verdict:
         "same": f"No difference to {theirs} that {'these ' if n > 1 else ''}{_count(n, 'seed')} could show",
         "none": f"Nothing to compare, for want of runs with the same seeds as {theirs}'s",
     }
+    if not all(c.relative for task in found.tasks.values() for c in task.comparisons.values()) and len(tasks) > 1:
+        headings["none"] = "Not compared on all tasks together: losses that are not positive have no ratio"
     return Verdict(_headline(found, findings), findings, tasks, headings, _basis(found, n), _cautions(results, found))
 
 

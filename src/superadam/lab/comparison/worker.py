@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from superadam.lab import own
-from superadam.lab.comparison import ablations as ablations
+from superadam.lab.comparison import ablations as ablations  # makes a schedule of its own known
 from superadam.lab.comparison.jobs import Job
 from superadam.lab.comparison.queue import Queue
 from superadam.lab.comparison.records import Plan, Record
+from superadam.lab.data import DataError
 from superadam.lab.folders import Config, Folder, Row, plain
 from superadam.lab.runs import Run, Watcher
 
@@ -28,7 +29,7 @@ ROWS = 24
 WAIT = 0.3  # seconds, when there is nothing to do
 
 
-class InterruptedRunError(Exception):
+class InterruptedRunError(KeyboardInterrupt):
     """A signal has ended a run."""
 
 
@@ -97,12 +98,17 @@ def config_of(plan: Plan, job: Job) -> Config:
 
 
 def run(plan: Plan, job: Job) -> Record:
-    """Make it. What goes wrong in it is its result: another worker would have the same."""
+    """Make it. What goes wrong in it is its result, for another worker would have the same; but not the want of data,
+    of a device or of memory here.
+    """
     rows: list[Row] = []
+    torch.empty(0, device=plan.device)
     try:
         one = Light(config_of(plan, job))
         rows = one.folder.rows
         ended = one.train()
+    except (DataError, torch.OutOfMemoryError):
+        raise
     except (ArithmeticError, RuntimeError, ValueError) as error:
         traceback.print_exception(error)
         return job.record("failed", rows)
