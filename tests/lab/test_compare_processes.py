@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from comparing import alone, numbers, small_plan
+from sqlalchemy.exc import IntegrityError
 
 from superadam.lab.comparison.engine import carry_out
-from superadam.lab.comparison.queue import Queue
+from superadam.lab.comparison.queue import Queue, _patiently
 
 COMMAND = [sys.executable, "-c", "from superadam.cli import main; main()"]
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) if os.path.isdir("/usr/lib/postgresql") else []
@@ -61,9 +62,11 @@ def test_a_comparison_that_is_killed_and_restarted_gives_the_same_table(tmp_path
     process = subprocess.Popen([*COMMAND, *args], stdout=subprocess.DEVNULL)
     database = out / "comparison.db"
     wait_for(database.exists)
-    (worker,) = wait_for(lambda: begun(database))
-    process.kill()
-    process.wait()
+    try:
+        (worker,) = wait_for(lambda: begun(database))
+    finally:
+        process.kill()
+        process.wait()
     wait_for(lambda: not Path(f"/proc/{worker}").exists())  # it has noticed
     slow.unlink()
 
@@ -128,3 +131,15 @@ def test_workers_anywhere_join_through_postgresql(tmp_path, postgres):
     assert min(made) > 0
     assert numbers(results) == numbers(alone(plan, tmp_path / "alone.db"))
     assert not (tmp_path / "out" / "comparison.db").exists()
+
+
+def test_a_data_base_that_another_process_is_making_is_waited_for():
+    tries = []
+
+    def connect():
+        tries.append(1)
+        if len(tries) < 3:
+            raise IntegrityError("INSERT INTO alembic_version", {}, ValueError())
+        return "there"
+
+    assert _patiently(connect) == "there"

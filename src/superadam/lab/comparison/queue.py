@@ -13,7 +13,8 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -253,6 +254,18 @@ def masked(text: str) -> str:
     return re.sub(r"(password=)[^&\s]+", r"\1…", re.sub(r"(://[^:/@\s]*):[^@\s]+@", r"\1:…@", text))
 
 
+def _patiently(connect: Callable[[], Any]) -> Any:
+    """Processes that make the tables of a new data base at once get in each other's way: one of them tries again."""
+    import sqlalchemy
+
+    for seconds in (0.2, 0.5, 1.0, 2.0):
+        try:
+            return connect()
+        except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.OperationalError, sqlalchemy.exc.ProgrammingError):
+            time.sleep(seconds)
+    return connect()
+
+
 def _connected(url: str, stale: Any) -> Any:
     import optuna
     import sqlalchemy
@@ -263,7 +276,7 @@ def _connected(url: str, stale: Any) -> Any:
     options: dict[str, Any] = {"connect_args": {"timeout": 60}} if local else {"pool_pre_ping": True}
     beats: dict[str, Any] = {"heartbeat_interval": BEAT, "grace_period": GRACE, "heartbeat_stale_trial_callback": stale}
     try:
-        storage = optuna.storages.RDBStorage(url, engine_kwargs=options, **beats)
+        storage = _patiently(lambda: optuna.storages.RDBStorage(url, engine_kwargs=options, **beats))
     except ImportError as missing:
         raise ValueError(f"{masked(url)} needs {missing.name}: pip install 'superadam[postgres]'") from missing
     if local:
