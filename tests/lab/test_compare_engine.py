@@ -509,3 +509,33 @@ def test_unknown_splits_and_options_that_are_tuned_are_refused(tmp_path):
     small_plan(tmp_path)
     with pytest.raises(ValueError, match="lr is tuned"):
         plan_of(["line"], ["mine: sgd lr=0.5"], trials=2, seeds=2, task_file=tmp_path / "line_task.py")
+
+
+def test_a_task_that_cannot_be_trained_is_refused_before_anything_is_run(tmp_path):
+    small_plan(tmp_path)
+    file = tmp_path / "line_task.py"
+    file.write_text(file.read_text().replace("nn.Linear(5, 8)", "nn.Linear(6, 8)"))
+    with pytest.raises(ValueError, match="line: the gradient of a batch cannot be taken"):
+        plan_of(["line"], METHODS, task_file=file)
+    file.write_text("def (")
+    with pytest.raises(ValueError, match=r"line_task.py, line 1: "):
+        plan_of([], METHODS, task_file=file)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--size", "batch=0"], "Invalid batch: 0"),
+        (["--tune", "lr=a:b"], "Invalid --tune 'lr=a:b'"),
+        (["--storage", "postgres://x"], "Unknown storage"),
+        (["--device", "cuda"], "Nothing can be computed on 'cuda' here"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_said_without_a_traceback(tmp_path, args, said):
+    if "cuda" in args and torch.cuda.is_available():
+        pytest.skip("there is one")
+    small_plan(tmp_path)
+    file = str(tmp_path / "line_task.py")
+    ended = CliRunner().invoke(app, ["compare", "--task-file", file, "--out", str(tmp_path / "out"), *args])
+    assert ended.exit_code == 2
+    assert said in ended.output

@@ -90,7 +90,10 @@ def load(path: str | Path) -> list[str]:
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} is no Python file: expected one that calls superadam.lab.task(…)")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ValueError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
     names = [name for name, found in TASKS.items() if before.get(name) is not found]
     if not names:
         raise ValueError(f"{path} defines no task: it should call superadam.lab.task(…)")

@@ -58,6 +58,8 @@ class Problem:
     workers = 0
 
     def __init__(self, model: nn.Module, source: Any, seed: int, batch: int, **options: Any) -> None:
+        if batch < 1:
+            raise ValueError(f"Invalid batch: {batch} (expected at least 1)")
         self.model, self.source, self.seed, self.batch, self.options = model, source, seed, batch, options
         self.length = -(-len(source) // batch)
         """The number of batches in an epoch."""

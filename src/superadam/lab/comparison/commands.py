@@ -128,6 +128,9 @@ def worker(
 def _bounds(text: str) -> tuple[str, tuple[float, float]]:
     name, _, bounds = text.partition("=")
     low, colon, high = bounds.partition(":")
-    if not (name and colon):
-        raise ValueError(f"Invalid --tune {text!r} (expected key=low:high, as in lr=1e-3:1)")
-    return name, (float(low), float(high))
+    try:
+        if name and colon:
+            return name, (float(low), float(high))
+    except ValueError:
+        pass  # no numbers
+    raise ValueError(f"Invalid --tune {text!r} (expected key=low:high, as in lr=1e-3:1)")

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
+
 from superadam.lab.comparison.jobs import needed
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import Queue, masked
@@ -124,6 +126,8 @@ def carry_out(
     storage = storage or f"sqlite:///{(folder / 'comparison.db').resolve()}"
     name = folder.resolve().name
     jobs = (os.cpu_count() or 1) if jobs is None else jobs
+    if jobs:
+        _check(plan.device)
     here = environment()
     here |= {"command": masked(here["command"]), "threads": 1, "jobs": jobs, "cores": os.cpu_count()}
     with Queue(storage, name, plan, here) as queue:
@@ -136,6 +140,13 @@ def carry_out(
             results = queue.results()
             results.write(folder / RESULTS)
     return results
+
+
+def _check(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(f"Nothing can be computed on {device!r} here: {error}") from error
 
 
 def _until_done(queue: Queue, workers: Workers, listener: Listener) -> None:

@@ -118,6 +118,10 @@ def _checked(plan: Plan, task: str, budget: int | None) -> int:
     """The gradient evaluations of a run. Whatever cannot be made is found here, before anything has been run."""
     found, sizes = find(task), plan.sizes[task]
     problem = found.problem(plan.scale, 0, plan.data_dir, sizes)
+    try:
+        problem.loss(next(iter(problem.batches(0))))[0].backward()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise ValueError(f"{task}: the gradient of a batch cannot be taken: {error}") from error
     tried = {name: low for name, (low, _) in plan.space.items()}
     for name in plan.methods:
         method = plan.compositions.get(name, name)

@@ -277,6 +277,10 @@ def _connected(url: str, stale: Any) -> Any:
     beats: dict[str, Any] = {"heartbeat_interval": BEAT, "grace_period": GRACE, "heartbeat_stale_trial_callback": stale}
     try:
         storage = _patiently(lambda: optuna.storages.RDBStorage(url, engine_kwargs=options, **beats))
+    except sqlalchemy.exc.OperationalError as error:
+        raise ValueError(f"Cannot open {masked(url)}: {masked(str(error.orig))}") from error
+    except sqlalchemy.exc.ArgumentError as error:
+        raise ValueError(f"Unknown storage {masked(url)} (expected sqlite:///PATH or postgresql://…)") from error
     except ImportError as missing:
         raise ValueError(f"{masked(url)} needs {missing.name}: pip install 'superadam[postgres]'") from missing
     if local:
