@@ -132,12 +132,16 @@ class Run:
         ends = [n for n in (self.config.budget_evals, whole) if n is not None]
         return DECAYS[self.config.decay](min(1.0, self.opt.gradient_evaluations / min(ends)))
 
-    def _done(self) -> bool:
+    @property
+    def _after(self) -> int:
+        """The gradient evaluations after the next step."""
         used = self.opt.gradient_evaluations
-        next_ = 2 if self.opt.two_point and used > 0 else 1
+        return used + (2 if self.opt.two_point and used > 0 else 1)
+
+    def _done(self) -> bool:
         return (
             (self.epochs is not None and self.epoch >= self.epochs)
-            or (self.config.budget_evals is not None and used + next_ > self.config.budget_evals)
+            or (self.config.budget_evals is not None and self._after > self.config.budget_evals)
             or (self.config.budget_seconds is not None and self.seconds >= self.config.budget_seconds)
         )
 
@@ -253,10 +257,11 @@ class Run:
         return row
 
     def _measure(self) -> Row:
-        row: Row = {}
-        for split in self.problem.splits:
-            row |= {f"{split}_{name}": v for name, v in self.problem.measure(split).items()}
-        return {**row, "full_gradient_norm": self.problem.full_gradient_norm()}
+        return {**self._splits(), "full_gradient_norm": self.problem.full_gradient_norm()}
+
+    def _splits(self) -> Row:
+        splits = self.problem.splits
+        return {f"{split}_{name}": v for split in splits for name, v in self.problem.measure(split).items()}
 
     # ------------------------------------------------------------------------------------------------ stopping
 

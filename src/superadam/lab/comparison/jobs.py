@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from superadam.lab.comparison.records import Plan, Record
 
-__all__ = ["Job", "best", "final_loss", "needed", "quiet", "scores"]
+__all__ = ["Job", "best", "final_loss", "judged", "needed", "quiet", "scores"]
 
 SOBOL = 375  # a scrambling that leaves small gaps between 5 to 16 points on a line, and next to its ends
 TPE_STARTUP = 4  # trials before the sampler "tpe" looks at results
@@ -69,6 +69,11 @@ def final_loss(rows: list[dict[str, Any]]) -> float:
     return math.inf if loss is None or not math.isfinite(loss) else float(loss)
 
 
+def judged(record: Record) -> float:
+    """The final loss of a run that came to its end; ∞ for any other."""
+    return final_loss(record.rows) if record.status == "finished" else math.inf
+
+
 def scores(plan: Plan, records: Iterable[Record]) -> dict[int, tuple[Options, float]]:
     """Of each trial of one task and method that is complete: its options, and the mean final loss over the seeds."""
     by_trial: dict[int, dict[int, Record]] = {}
@@ -78,7 +83,7 @@ def scores(plan: Plan, records: Iterable[Record]) -> dict[int, tuple[Options, fl
     result = {}
     for i, runs in sorted(by_trial.items()):
         if len(runs) == len(plan.tuning_seeds):
-            losses = [final_loss(runs[s].rows) if runs[s].status == "finished" else math.inf for s in plan.tuning_seeds]
+            losses = [judged(runs[s]) for s in plan.tuning_seeds]
             result[i] = (runs[plan.tuning_seeds[0]].options, sum(losses) / len(losses))
     return result
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from superadam.lab.comparison.jobs import Job, final_loss, quiet
+from superadam.lab.comparison.jobs import Job, judged, quiet
 from superadam.lab.comparison.records import Plan, Record, Results
 
 __all__ = ["BEAT", "GRACE", "Queue", "masked"]
@@ -183,10 +183,9 @@ class Queue:
         import optuna
 
         result = {"status": record.status, "rows": _columns(record.rows)}
-        loss = final_loss(record.rows) if record.status == "finished" else float("inf")
         try:
             self._storage.set_trial_user_attr(trial._trial_id, "result", result)
-            self._storage.set_trial_state_values(trial._trial_id, self._states.COMPLETE, [loss])
+            self._storage.set_trial_state_values(trial._trial_id, self._states.COMPLETE, [judged(record)])
         except optuna.exceptions.UpdateFinishedTrialError:
             pass  # taken for dead meanwhile: another worker makes the run, with the same numbers
 

@@ -29,10 +29,6 @@ ROWS = 24
 WAIT = 0.3  # seconds, when there is nothing to do
 
 
-class InterruptedRunError(KeyboardInterrupt):
-    """A signal has ended a run."""
-
-
 class Memory(Folder):
     """A run's files, without files."""
 
@@ -67,16 +63,14 @@ class Light(Run):
 
     def _due(self) -> bool:
         used, spacing = self.opt.gradient_evaluations, (self.config.budget_evals or 0) / ROWS
-        after = used + (2 if self.opt.two_point and used > 0 else 1)
         recipe = self.plateau is not None and self.batch + 1 == self.problem.length
-        return recipe or math.floor(after / spacing) > math.floor(used / spacing)
+        return recipe or math.floor(self._after / spacing) > math.floor(used / spacing)
 
     def _watched(self, closure: Any) -> tuple[Any, Row]:
         return self.opt.step(closure), {}
 
     def _measure(self) -> Row:
-        splits = self.problem.splits
-        return {f"{split}_{k}": v for split in splits for k, v in self.problem.measure(split).items()}
+        return self._splits()
 
     def _save(self) -> None: ...
 
@@ -113,7 +107,7 @@ def run(plan: Plan, job: Job) -> Record:
         traceback.print_exception(error)
         return job.record("failed", rows)
     if ended == "interrupted":
-        raise InterruptedRunError
+        raise KeyboardInterrupt
     return job.record("diverged" if ended == "diverged" else "finished", rows)
 
 
@@ -149,16 +143,13 @@ def work(
 
 def _one(queue: Queue, plan: Plan, say: Callable[[str], None]) -> Job | None:
     """Make one run, if there is one."""
-    try:
-        with queue.take() as taken:
-            if taken is None:
-                return None
-            job = taken.job
-            say(f"{job.task}, {job.method}, {job.phase} {job.trial}, seed {job.seed}")
-            taken.record = run(plan, job)
-            return job
-    except InterruptedRunError:
-        raise KeyboardInterrupt from None
+    with queue.take() as taken:
+        if taken is None:
+            return None
+        job = taken.job
+        say(f"{job.task}, {job.method}, {job.phase} {job.trial}, seed {job.seed}")
+        taken.record = run(plan, job)
+        return job
 
 
 def main() -> None:
