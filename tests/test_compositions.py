@@ -97,6 +97,18 @@ def amsgrad(o):
     return rule
 
 
+def cautious(o):
+    v = 0.0
+
+    def rule(t, newest, g):
+        nonlocal v
+        v = o.beta * v + (1 - o.beta) * newest**2
+        H = (v / (1 - o.beta**t) if o.bias_correction else v).sqrt() + o.lam
+        return torch.where(newest * g > 0, H, o.kappa * H)
+
+    return rule
+
+
 def yogi(o):
     v = o.v_0
 
@@ -170,6 +182,7 @@ RULES = {
     "SCAdaGrad": sc_adagrad,
     "AdaDelta": adadelta,
     "AMSGrad": amsgrad,
+    "Cautious": cautious,
     "Yogi": yogi,
     "AdaBound": adabound,
     "Identity": identity,
@@ -207,6 +220,7 @@ MATRICES = {
     "SCAdaGrad": st.builds(matrices.SCAdaGrad, number(0.2, 2), number(0, 1)),
     "AdaDelta": st.builds(matrices.AdaDelta, BETA, number(0.01, 1)),
     "AMSGrad": st.builds(matrices.AMSGrad, BETA, LAM, number(0.05, 0.5) | st.just(0.5), FLAG, FLAG),
+    "Cautious": st.builds(matrices.Cautious, BETA, LAM, st.sampled_from([1.0, 2.0, 100.0]), FLAG),
     "Yogi": st.builds(matrices.Yogi, BETA, LAM, st.sampled_from([0.0, 1e-6, 0.5]), FLAG),
     "AdaBound": st.builds(matrices.AdaBound, BETA, LAM, number(0.1, 5), st.none() | number(0.01, 0.9), FLAG),
     "Identity": st.builds(matrices.Identity),

@@ -23,6 +23,7 @@ MATRICES = {
     "AdaFom": matrices.AdaGrad(lam=1e-3, v_0=0.1, mean=True),
     "SCAdaGrad": matrices.SCAdaGrad(),
     "AdaDelta": matrices.AdaDelta(eps=1e-3),
+    "Cautious": matrices.Cautious(beta=0.9, bias_correction=True),
     "Yogi": matrices.Yogi(),
     "AdaBound": matrices.AdaBound(bias_correction=True, final=10.0),
     "Identity": matrices.Identity(scale=2.0),

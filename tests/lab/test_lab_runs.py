@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import math
+import re
 import signal
 import subprocess
 import sys
@@ -139,8 +141,8 @@ def test_an_interrupted_run_with_another_state_goes_on_too(run, method):
 
 
 @pytest.mark.parametrize("method", ["adam", "super_adam tau=1"])
-def test_a_decayed_learning_rate_is_a_function_of_evaluations_and_goes_on_too(run, method):
-    """The lr of a step is that before it; the recipe of the task, lr/4, is off."""
+def test_a_decayed_learning_rate_is_a_function_of_the_part_of_the_run_and_goes_on_too(run, method):
+    """Of the batches before the step; the recipe of the task, lr/4, is off."""
     options = {"decay": "linear", "every": 1, "options": {"lr": 0.5}}
     whole, parts = run("pydoc-lstm", method, **options), run("pydoc-lstm", method, Interrupt(4), **options)
     whole.train()
@@ -149,10 +151,45 @@ def test_a_decayed_learning_rate_is_a_function_of_evaluations_and_goes_on_too(ru
     parts.train()
     assert_same_run(whole, parts)
     measured = rows(whole.folder.path)
-    used = [row["gradient_evaluations"] for row in measured]
-    all_ = whole.step * (2 if whole.opt.two_point else 1)
-    expected = [0.5 * (1 - before / all_) for before in used[:-1]]
+    expected = [0.5 * (1 - row["step"] / whole.step) for row in measured[:-1]]
     assert [row["lr"] for row in measured[1:]] == pytest.approx(expected, rel=1e-12)
+
+
+def test_tau_changes_where_it_is_told_to_and_goes_on_too(run):
+    """τ = 1, then 0.5, then none: one gradient per batch, of which the first after a change has no partner."""
+    method = "super_adam tau=1 taus=[[0.25, 0.5], [0.5, 0], [0.75, 1]]"
+    whole, parts = (run("pydoc-lstm", method, watcher, every=1) for watcher in (None, Interrupt(5)))
+    whole.train()
+    assert parts.train() == "interrupted"
+    parts = Run(parts.folder)
+    parts.train()
+    assert_same_run(whole, parts)
+    used = [row["gradient_evaluations"] for row in rows(whole.folder.path)]
+    steps, each = whole.step, [b - a for a, b in itertools.pairwise(used)]
+    lone = [0, *(i for i in range(steps) if 0.5 <= i / steps < 0.75), math.ceil(0.75 * steps)]
+    assert each == [1 if i in lone else 2 for i in range(steps)]
+
+
+def test_a_tau_of_half_the_way_is_that_of_its_own(run):
+    """taus from the start on is tau."""
+    one, other = run("digits-mlp", "super_adam tau=0.3"), run("digits-mlp", "super_adam tau=1 taus=[[0, 0.3]]")
+    for r in (one, other):
+        r.train()
+    assert numbers(one) == numbers(other)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("super_adam taus=0.5", "Invalid taus: 0.5"),
+        ("super_adam taus=[[0.5, 0], [0.2, 1]]", "Invalid taus"),
+        ("super_adam taus=[[0.5, 2]]", "Invalid taus"),
+        ("mars taus=[[0.5, 1]]", "mars has another estimator"),
+    ],
+)
+def test_wrong_taus_are_refused(run, method, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run("digits-mlp", method)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])

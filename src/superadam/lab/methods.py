@@ -12,7 +12,7 @@ from superadam.lab.tasks import Task
 from superadam.parts import nearest
 from superadam.presets import PRESETS
 
-__all__ = ["PAPER", "SETTINGS", "make", "parse", "replays", "value"]
+__all__ = ["PAPER", "SETTINGS", "make", "parse", "replays", "taus", "value"]
 
 PAPER = {
     "sgd": "SGD",
@@ -65,18 +65,41 @@ def replays(method: str) -> bool:
     return bool(parse(method)[1].get("replay", True))
 
 
+def taus(method: str) -> list[tuple[float, float]]:
+    """How τ changes in a run: (from which part of it on, which τ), in this order; its own τ before the first of them.
+
+    >>> taus("super_adam tau=1 taus=[[0.25, 0.5], [0.5, 0]]")
+    [(0.25, 0.5), (0.5, 0.0)]
+    """
+    given = parse(method)[1].get("taus", [])
+    try:
+        found = [(float(start), float(tau)) for start, tau in given]
+    except (TypeError, ValueError):
+        found = [(-1.0, 0.0)]
+    if found != sorted(found) or not all(0 <= start <= 1 and 0 <= tau <= 1 for start, tau in found):
+        raise ValueError(
+            f"Invalid taus: {given!r} (expected pairs of a part of the run and a tau, as in [[0.25, 0.5], [0.5, 0]])"
+        )
+    return found
+
+
 def make(task: Task, problem: Problem, method: str, settings: str, options: dict[str, Any]) -> SuperAdam:
     """The optimizer of a run. What is given in `options` or with the method's name wins over all settings."""
     if settings not in SETTINGS:
         raise ValueError(f"Unknown preset {settings!r}: {nearest(settings, SETTINGS)}")
     name, own = parse(method)
-    own.pop("replay", None)  # of the run, not of the method
+    changes = bool(taus(method))
+    for key in ("replay", "taus"):  # of the run, not of the method
+        own.pop(key, None)
     own = {**problem.options, **own, **options}
     if settings == "paper":
         if task.preset not in PRESETS:
             raise ValueError(f"{task.name} is not in the paper: leave --preset paper out, and --set what you want")
-        return zoo.create(name, problem.model, preset=task.preset, **own)
-    if settings == "lab":
+        own["preset"] = task.preset
+    elif settings == "lab":
         key = f"super_adam tau={1 if own.get('tau') else 0}" if name == "super_adam" else name
         own = {**problem.settings.get(key, {}), **own}
-    return zoo.create(name, problem.model, **own)
+    opt = zoo.create(name, problem.model, **own)
+    if changes and opt.param_groups[0]["estimator"] is not None:
+        raise ValueError(f"taus= changes the τ of line 11, and {name} has another estimator")
+    return opt

@@ -79,7 +79,7 @@ class Run:
         self.problem.to(self.processes.device(config.device))
         self.loss = self.processes.join(self.problem)
         self.opt = methods.make(self.task, self.problem, config.method, config.preset, config.options)
-        self._replay = methods.replays(config.method)
+        self._replay, self._taus = methods.replays(config.method), methods.taus(config.method)
         if config.decay != "none":
             for group in self.opt.param_groups:
                 group["initial_lr"] = group["lr"]
@@ -114,23 +114,15 @@ class Run:
     @property
     def progress(self) -> float:
         """From 0 to 1."""
-        parts = [
-            done / budget
-            for done, budget in (
-                (self.step, self.epochs and self.epochs * self.problem.length),
-                (self.opt.gradient_evaluations, self.config.budget_evals),
-                (self.seconds, self.config.budget_seconds),
-            )
-            if budget is not None
-        ]
-        return min(1.0, max(parts))
+        seconds = self.seconds / self.config.budget_seconds if self.config.budget_seconds else 0.0
+        return min(1.0, max(self._used, seconds))
 
     @property
-    def _decay(self) -> float:
-        """The factor of the learning rate: a function of the gradient evaluations used, of those there will be."""
-        whole = self.epochs and self.epochs * self.problem.length * (2 if self.opt.two_point else 1)
-        ends = [n for n in (self.config.budget_evals, whole) if n is not None]
-        return DECAYS[self.config.decay](min(1.0, self.opt.gradient_evaluations / min(ends)))
+    def _used(self) -> float:
+        """The part of the batches, or of the gradient evaluations, that is used: the same whatever the machine."""
+        steps = self.epochs and self.epochs * self.problem.length
+        ends = ((self.step, steps), (self.opt.gradient_evaluations, self.config.budget_evals))
+        return max((done / end for done, end in ends if end is not None), default=0.0)
 
     @property
     def _after(self) -> int:
@@ -184,9 +176,7 @@ class Run:
         """One batch, and the row that is due after it."""
         due = self._due()
         memory, clipped = self.memory, OneFactor(self.opt, self.problem.clip)
-        if self.config.decay != "none":
-            for group in self.opt.param_groups:
-                group["lr"] = group["initial_lr"] * self._decay
+        self._schedule()
         weight = self.processes.weight(self.problem.size(self.batch))
         again = False
 
@@ -208,6 +198,21 @@ class Run:
             self.epoch, self.batch, self.memory = self.epoch + 1, 0, None
         self.watcher.stepped(self, loss)
         return self._evaluate(report) if due else None
+
+    def _schedule(self) -> None:
+        """The learning rate and τ of the next step, if they change in the course of the run."""
+        if self.config.decay != "none":
+            for group in self.opt.param_groups:
+                group["lr"] = group["initial_lr"] * DECAYS[self.config.decay](min(1.0, self._used))
+        later = [tau for start, tau in self._taus if start <= self.progress]
+        if later and later[-1] != self.opt.param_groups[0]["tau"]:
+            if later[-1] == 0:
+                self.opt.flush()
+            self._set_tau(later[-1])
+
+    def _set_tau(self, tau: float) -> None:
+        for group in self.opt.param_groups:
+            group["tau"] = tau
 
     def _due(self) -> bool:
         """Whether the next step is followed by a row."""
@@ -279,6 +284,9 @@ class Run:
         self.clock.go()
 
     def _load(self) -> None:
+        if self._taus:  # that of the step that was saved: a checkpoint of another is refused
+            saved = torch.load(self.folder.checkpoint, weights_only=True, mmap=True)["parts"]["optimizer"]
+            self._set_tau(saved["param_groups"][0]["tau"])
         place = self.processes.load(
             self.folder.checkpoint,
             self.config.seed,

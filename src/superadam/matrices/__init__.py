@@ -1,7 +1,7 @@
 """Line 4: the adaptive matrices H_t."""
 
 from superadam.matrices.base import Matrix, MultipleOfIdentity
-from superadam.matrices.diagonal import AdaBound, AdaDelta, AdaGrad, AMSGrad, SCAdaGrad, Yogi
+from superadam.matrices.diagonal import AdaBound, AdaDelta, AdaGrad, AMSGrad, Cautious, SCAdaGrad, Yogi
 from superadam.matrices.paper import BarzilaiBorwein, Belief, BeliefNorm, GradientNorm, SecondMoment
 from superadam.matrices.quasi_newton import DampedLBFGS
 from superadam.matrices.scalar import AccumulatedNorm, EstimateNorm, Identity
@@ -15,6 +15,7 @@ __all__ = [
     "BarzilaiBorwein",
     "Belief",
     "BeliefNorm",
+    "Cautious",
     "DampedLBFGS",
     "EstimateNorm",
     "GradientNorm",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from superadam.matrices.base import Matrix, check_options, correction, root
@@ -14,7 +15,7 @@ from superadam.tensors import clip, over, plus, power
 if TYPE_CHECKING:
     from superadam.chunks import Chunk
 
-__all__ = ["AMSGrad", "AdaBound", "AdaDelta", "AdaGrad", "SCAdaGrad", "Yogi"]
+__all__ = ["AMSGrad", "AdaBound", "AdaDelta", "AdaGrad", "Cautious", "SCAdaGrad", "Yogi"]
 
 
 class AdaGrad(Matrix):
@@ -154,6 +155,44 @@ class AMSGrad(Matrix):
             h = over(h, correction(s, self.beta))
         p = 2 * self.power
         return power(plus(h, self.lam), p) if self.lam_inside else plus(power(h, p), self.lam)
+
+
+class Cautious(Matrix):
+    r"""Case 1, with short steps where the newest gradient points the other way (after Liang et al. 2024).
+
+    $$H_t = \mathrm{diag}\bigl(\kappa_t (\sqrt{v_t} + \lambda)\bigr), \qquad
+      \kappa_{t,i} = \begin{cases} 1 & g_{t,i} \nabla_i f(x_t; \xi_t) > 0 \\ \kappa & \text{otherwise}\end{cases}$$
+
+    with $v_t$ as in `SecondMoment`. $g_t$ averages gradients of points long left; along a coordinate on which the
+    newest one disagrees, the step would go uphill. Cautious optimizers take no step there; a finite $\kappa$ leaves
+    $H_t$ a metric, which sets need. $H_t \succeq \lambda I$, as the theorems ask. The sign of `v` in the state says
+    where steps are short, so the state is Adam's.
+
+    >>> Cautious(beta=0.99)
+    Cautious(beta=0.99, lam=0.0005, kappa=100.0, bias_correction=False)
+    """
+
+    beta: float = 0.999
+    lam: float = 5e-4
+    kappa: float = 100.0
+    bias_correction: bool = False
+
+    buffers = ("v",)
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check(1 <= self.kappa < math.inf, "kappa", self.kappa, "kappa >= 1")
+
+    def update(self, s: Chunk, grad: Tensor) -> None:
+        v = s.v.abs() * self.beta
+        v.addcmul_(grad, grad, value=1 - self.beta)
+        s.v = torch.where(s.g * grad > 0, v, -v)
+
+    def H(self, s: Chunk) -> Tensor:
+        v = s.v.abs().sqrt()
+        v = plus(over(v, correction(s, self.beta)) if self.bias_correction else v, self.lam)
+        return torch.where(s.v > 0, v, v * self.kappa)
 
 
 class Yogi(Matrix):
