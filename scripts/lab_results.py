@@ -22,10 +22,11 @@ from pathlib import Path
 import torch
 
 from superadam.lab import data
+from superadam.lab.clock import Clock
 from superadam.lab.folders import Config, Folder, environment, rows
 from superadam.lab.methods import PAPER
 from superadam.lab.plots import plot
-from superadam.lab.runs import Clock, Run, Watcher
+from superadam.lab.runs import Run, Watcher
 from superadam.lab.tasks import find
 
 ROOT = Path(__file__).resolve().parent.parent

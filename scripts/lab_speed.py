@@ -12,8 +12,9 @@ import time
 
 import torch
 
+from superadam.lab.clipping import OneFactor
 from superadam.lab.folders import Config, Folder
-from superadam.lab.runs import OneFactor, Run
+from superadam.lab.runs import Run
 
 STEPS, ROUNDS = 20, 15
 

@@ -17,7 +17,7 @@ from superadam.cli import app
 from superadam.lab import own, tasks
 from superadam.lab.comparison import engine, live, worker
 from superadam.lab.comparison.ablations import ABLATIONS, BiasCorrectedPaper
-from superadam.lab.comparison.jobs import Job, best, final_loss, needed, scores
+from superadam.lab.comparison.jobs import Job, best, judged, needed, scores
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import RETRIES, Queue
 from superadam.lab.comparison.records import Plan, Results
@@ -56,7 +56,7 @@ def test_every_method_gets_the_same_trials_and_its_best_is_repeated_on_other_see
     assert all(3e-4 <= options["lr"] <= 10 for options in tried["mine"])
     for method in plan.methods:
         tuned, reported = of(results, method, "tune"), of(results, method, "report")
-        least = min(tuned, key=lambda r: final_loss(r.rows) if r.status == "finished" else math.inf)
+        least = min(tuned, key=judged)
         assert [r.options for r in reported] == [least.options] * 2
         assert {r.seed for r in tuned} == {1000}
         assert [r.seed for r in reported] == [0, 1]
@@ -225,7 +225,7 @@ def test_a_run_that_diverges_is_a_result(tmp_path):
     plan = small_plan(tmp_path)
     ended = run(plan, Job("line", "adamw", "tune", 0, 1000, (("lr", 1e30),)))
     assert ended.status == "diverged"
-    assert final_loss(ended.rows) == math.inf
+    assert judged(ended) == math.inf
     json.dumps(ended.rows, allow_nan=False)
 
 
@@ -361,11 +361,6 @@ def test_the_command_ends_with_the_verdict_and_the_path(command):
     assert lines[2:] == ["AdamW it is.", "Report: here/report.html; the numbers: here/results.json"]
 
 
-def test_without_reports_the_command_ends_with_a_table(command, monkeypatch):
-    monkeypatch.setattr(engine, "report", lambda results, folder: "")
-    assert "2/2 · " in command().stdout
-
-
 def test_ctrl_c_says_how_to_go_on(command, monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt
@@ -483,6 +478,17 @@ def test_a_task_file_that_has_changed_is_another_comparison(tmp_path):
     edited = plan_of(["line"], METHODS, trials=2, seeds=2, task_file=file)
     with pytest.raises(ValueError, match="differs in task_digest"):
         Queue(f"sqlite:///{tmp_path}/db", "edited", edited)
+    with pytest.raises(ValueError, match=r"line_task.py is not the task file that this comparison was begun with"):
+        worker.work(f"sqlite:///{tmp_path}/db", "edited")
+
+
+def test_a_worker_without_the_device_leaves_before_it_takes_a_run(tmp_path):
+    plan = dataclasses.replace(small_plan(tmp_path), device="mps" if torch.cuda.is_available() else "cuda")
+    with Queue(f"sqlite:///{tmp_path}/db", "elsewhere", plan) as queue:
+        queue.put(needed(plan, []))
+        with pytest.raises(ValueError, match="Nothing can be computed on"):
+            worker.work(f"sqlite:///{tmp_path}/db", "elsewhere")
+        assert {trial.state for trial in queue._trials()} == {queue._states.WAITING}
 
 
 def test_data_of_a_function_do_not_depend_on_the_run_that_comes_first():

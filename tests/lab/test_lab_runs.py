@@ -14,8 +14,9 @@ import torch
 
 from superadam import SuperAdam
 from superadam.lab import methods, parallel, runs, tasks
+from superadam.lab.clipping import OneFactor
 from superadam.lab.folders import Config, Folder, rows
-from superadam.lab.runs import OneFactor, Run, Watcher
+from superadam.lab.runs import Run, Watcher
 
 EMBEDDED = [
     "digits-mlp",

@@ -211,7 +211,11 @@ def _go(folder: Folder, processes: Processes) -> None:
     shown = Shown(console)
     run = Run(folder, shown, processes)
     if run._done() and run._measured == run.step:
-        console.print(f"{folder.path} is finished, after {run.step} batches. To go on, give --epochs or a budget.")
+        epochs, used = run.step / run.problem.length, run.opt.gradient_evaluations
+        console.print(
+            f"{folder.path} is finished, after {run.step} batches ({epochs:g} epochs, {used} gradient evaluations). "
+            "To go on, give more --epochs, or a larger budget."
+        )
         return
     with shown.bar:
         ended = run.train()

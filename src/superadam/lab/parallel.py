@@ -248,6 +248,14 @@ class Whole:
         self.part.load_state_dict(state)
 
 
+def check_device(name: str) -> None:
+    """Refuse a device that this machine does not have."""
+    try:
+        torch.empty(0, device=name)
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(f"Nothing can be computed on {name!r} here: {error}") from error
+
+
 def norm(tensors: list[Tensor]) -> Tensor:
     """Over all coordinates of all tensors, divided or not."""
     return cast(Tensor, _full(get_total_norm(tensors)))

@@ -17,13 +17,14 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from superadam import Monitor, SuperAdam
 from superadam.lab import methods, tasks
+from superadam.lab.clipping import OneFactor
+from superadam.lab.clock import Clock
 from superadam.lab.folders import DECAYS, Folder, Row
-from superadam.lab.parallel import Processes, norm
+from superadam.lab.parallel import Processes
 from superadam.monitor import MonitorWarning
 from superadam.monitor.sinks import TensorBoard
 from superadam.replay import put_back
 from superadam.resumable import default_generators, set_default_generators
-from superadam.sharding import local
 
 __all__ = ["Run", "Watcher"]
 
@@ -324,46 +325,6 @@ class Run:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-class Clock:
-    """Seconds of training."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.total = device, 0.0
-        self._since: float | None = None
-
-    def go(self) -> None:
-        self._since = time.perf_counter()
-
-    def pause(self) -> None:
-        if self._since is not None and self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.total, self._since = self.seconds, None
-
-    @property
-    def seconds(self) -> float:
-        return self.total + (0.0 if self._since is None else time.perf_counter() - self._since)
-
-
-class OneFactor:
-    """Scales all gradients of a batch by the factor that brings the first of them to the bound, if it is longer.
-
-    Clipped one by one, the two gradients of a batch would differ by their factors, and no noise would cancel. `clip` of
-    the optimizer bounds g_t instead, after H_t has seen the whole gradient, and not all methods have a use for it.
-    """
-
-    def __init__(self, opt: SuperAdam, bound: float | None) -> None:
-        self.opt, self.bound = opt, bound
-        self.factor: Tensor | None = None
-
-    def __call__(self) -> None:
-        if self.bound is None:
-            return
-        grads = [p.grad for group in self.opt.param_groups for p in group["params"] if p.grad is not None]
-        if self.factor is None:
-            self.factor = (self.bound / norm(grads)).clamp(max=1.0)
-        torch._foreach_mul_([local(grad) for grad in grads], self.factor)
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class Task:
         sizes = self.sizes(scale, sizes)
         del sizes["epochs"]
         if self.needs_data and data_dir is None:
-            how = f", and --download to get them (data.fetch({self.fetched!r}, …))" if self.fetched else ""
+            how = " (`superadam train` gets them, with --download; so does data.fetch)" if self.fetched else ""
             raise DataError(f"{self.name} needs {self.data}: give --data-dir, the folder that holds them{how}.")
         torch.manual_seed(seed)
         problem = self.build(None if data_dir is None else Path(data_dir), seed, **sizes)

@@ -90,10 +90,7 @@ def compare(
         except KeyboardInterrupt:
             console.print(f"Stopped. The same command goes on with {folder}, and no run that is done is made again.")
             raise typer.Exit(130) from None
-    if verdict := engine.report(results, folder):
-        console.print(verdict, highlight=False)
-    else:
-        console.print(live.table(plan, results.records))
+    console.print(engine.report(results, folder), highlight=False)
     console.print(f"Report: {folder / 'report.html'}; the numbers: {folder / engine.RESULTS}", highlight=False)
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
-
 from superadam.lab.comparison.jobs import needed
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import Queue, masked
 from superadam.lab.comparison.records import Plan, Record, Results
 from superadam.lab.folders import environment
+from superadam.lab.parallel import check_device
 
 __all__ = ["RESULTS", "carry_out", "compare", "place_of", "report"]
 
@@ -127,7 +126,7 @@ def carry_out(
     name = folder.resolve().name
     jobs = (os.cpu_count() or 1) if jobs is None else jobs
     if jobs:
-        _check(plan.device)
+        check_device(plan.device)
     here = environment()
     here |= {"command": masked(here["command"]), "threads": 1, "jobs": jobs, "cores": os.cpu_count()}
     with Queue(storage, name, plan, here) as queue:
@@ -140,13 +139,6 @@ def carry_out(
             results = queue.results()
             results.write(folder / RESULTS)
     return results
-
-
-def _check(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError) as error:
-        raise ValueError(f"Nothing can be computed on {device!r} here: {error}") from error
 
 
 def _until_done(queue: Queue, workers: Workers, listener: Listener) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from superadam.lab.comparison.records import Plan, Record
+from superadam.lab.comparison.records import Plan, Record, final, measure
 
-__all__ = ["Job", "best", "final_loss", "judged", "needed", "quiet", "scores"]
+__all__ = ["Job", "best", "judged", "needed", "quiet", "scores"]
 
 SOBOL = 375  # a scrambling that leaves small gaps between 5 to 16 points on a line, and next to its ends
 TPE_STARTUP = 4  # trials before the sampler "tpe" looks at results
@@ -58,20 +57,9 @@ def needed(plan: Plan, done: Iterable[Record]) -> list[Job]:
     return jobs
 
 
-def final_loss(rows: list[dict[str, Any]]) -> float:
-    """What a run is judged by: its last validation loss; the training loss where a task has none; ∞ if it diverged.
-
-    >>> final_loss([{"valid_loss": 2.0, "train_loss": 1.0}, {"valid_loss": None, "train_loss": 1.0}])
-    inf
-    """
-    last = rows[-1] if rows else {}
-    loss = last.get("valid_loss" if "valid_loss" in last else "train_loss")
-    return math.inf if loss is None or not math.isfinite(loss) else float(loss)
-
-
 def judged(record: Record) -> float:
-    """The final loss of a run that came to its end; ∞ for any other."""
-    return final_loss(record.rows) if record.status == "finished" else math.inf
+    """What a trial is judged by: the loss that decides, at the end of the run; ∞ if it did not come to its end."""
+    return final(record, measure(record.rows[-1] if record.rows else ()))
 
 
 def scores(plan: Plan, records: Iterable[Record]) -> dict[int, tuple[Options, float]]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from superadam.lab.comparison.intervals import Estimate, mean
-from superadam.lab.comparison.records import Record, Row
+from superadam.lab.comparison.records import Record, Row, final, known
 
-__all__ = ["AXES", "Curves", "Outcome", "columns", "crossing", "final", "known", "measure"]
+__all__ = ["AXES", "Curves", "Outcome", "columns", "crossing"]
 
 AXES = ("gradient_evaluations", "seconds", "epoch")
 TIMES = AXES[:2]
@@ -25,34 +25,12 @@ POINTS = 150
 Curves = dict[str, list[Any]]
 
 
-def known(value: Any) -> float:
-    """A number, or infinity for what is not finite, not a number or not there.
-
-    >>> known(0.5), known(None), known(math.nan)
-    (0.5, inf, inf)
-    """
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) else math.inf
-
-
 def columns(records: Iterable[Record]) -> list[str]:
     """What was measured, train before valid before test, losses before scores."""
     names = dict.fromkeys(name for record in records for row in record.rows[:1] + record.rows[-1:] for name in row)
     splits = [name for name in names if name.startswith(("train_", "valid_", "test_"))]
     order = ("train", "valid", "test")
     return sorted(splits, key=lambda name: (not name.endswith("_loss"), order.index(name.split("_")[0])))
-
-
-def measure(names: Sequence[str]) -> str:
-    """What decides: the validation loss; where a task has none, the training loss, which is its objective."""
-    return "valid_loss" if "valid_loss" in names else "train_loss"
-
-
-def final(record: Record, name: str) -> float:
-    """At the end of the run; infinite if it did not come to it."""
-    if record.status != "finished" or not record.rows:
-        return math.inf
-    return known(record.rows[-1].get(name))
 
 
 def crossing(rows: Sequence[Row], name: str, target: float) -> dict[str, float]:

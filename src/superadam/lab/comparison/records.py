@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Self
 
-__all__ = ["Plan", "Record", "Results"]
+__all__ = ["Plan", "Record", "Results", "final", "known", "measure"]
 
 Row = dict[str, Any]
 
@@ -79,3 +81,25 @@ class Results:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         records = [Record(**record) for record in found["records"]]
         return cls(Plan(**found["plan"]), found["environment"], records)
+
+
+def known(value: Any) -> float:
+    """A number, or infinity for what is not finite, not a number or not there.
+
+    >>> known(0.5), known(None), known(math.nan)
+    (0.5, inf, inf)
+    """
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else math.inf
+
+
+def measure(names: Iterable[str]) -> str:
+    """What decides: the validation loss; where a task has none, the training loss, which is its objective."""
+    return "valid_loss" if "valid_loss" in set(names) else "train_loss"
+
+
+def final(record: Record, name: str) -> float:
+    """At the end of the run; infinite if it did not come to it."""
+    if record.status != "finished" or not record.rows:
+        return math.inf
+    return known(record.rows[-1].get(name))

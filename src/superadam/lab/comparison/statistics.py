@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from superadam.lab.comparison.intervals import LEVEL, NOTHING, Estimate, Evidence, evidence, holm, paired
-from superadam.lab.comparison.outcomes import TIMES, Outcome, columns, measure
+from superadam.lab.comparison.outcomes import TIMES, Outcome, columns
 from superadam.lab.comparison.ranking import Ranks, profile, ranks_of
-from superadam.lab.comparison.records import Results
+from superadam.lab.comparison.records import Results, measure
 from superadam.lab.comparison.tuning import Trials, trials_of
 
 __all__ = ["Comparison", "Ratio", "Statistics", "TaskStatistics", "analyse"]

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from superadam.lab.comparison.outcomes import final
-from superadam.lab.comparison.records import Record
+from superadam.lab.comparison.records import Record, final
 
 __all__ = ["Trials", "trials_of"]
 

@@ -21,6 +21,7 @@ from superadam.lab.comparison.queue import Queue
 from superadam.lab.comparison.records import Plan, Record
 from superadam.lab.data import DataError
 from superadam.lab.folders import Config, Folder, Row, plain
+from superadam.lab.parallel import check_device
 from superadam.lab.runs import Run, Watcher
 
 __all__ = ["config_of", "main", "run", "work"]
@@ -92,11 +93,10 @@ def config_of(plan: Plan, job: Job) -> Config:
 
 
 def run(plan: Plan, job: Job) -> Record:
-    """Make it. What goes wrong in it is its result, for another worker would have the same; but not the want of data,
-    of a device or of memory here.
+    """Make it. What goes wrong in it is its result, for another worker would have the same; but not the want of data
+    or of memory here.
     """
     rows: list[Row] = []
-    torch.empty(0, device=plan.device)
     try:
         one = Light(config_of(plan, job))
         rows = one.folder.rows
@@ -130,8 +130,11 @@ def work(
     with Queue(storage, name) as queue:
         plan = queue.plan
         plan.task_file, plan.data_dir = task_file or plan.task_file, data_dir or plan.data_dir
+        check_device(plan.device)
         if plan.task_file is not None:
             own.load(plan.task_file)
+            if own.digest(plan.task_file) != plan.task_digest:
+                raise ValueError(f"{plan.task_file} is not the task file that this comparison was begun with")
         made = 0
         while not queue.ended:
             if (job := _one(queue, plan, say)) is None:

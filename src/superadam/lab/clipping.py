@@ -1,0 +1,32 @@
+"""Clipping that two gradients of one batch can share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from superadam import SuperAdam
+from superadam.lab.parallel import norm
+from superadam.sharding import local
+
+__all__ = ["OneFactor"]
+
+
+class OneFactor:
+    """Scales all gradients of a batch by the factor that brings the first of them to the bound, if it is longer.
+
+    Clipped one by one, the two gradients of a batch would differ by their factors, and no noise would cancel. `clip` of
+    the optimizer bounds g_t instead, after H_t has seen the whole gradient, and not all methods have a use for it.
+    """
+
+    def __init__(self, opt: SuperAdam, bound: float | None) -> None:
+        self.opt, self.bound = opt, bound
+        self.factor: Tensor | None = None
+
+    def __call__(self) -> None:
+        if self.bound is None:
+            return
+        grads = [p.grad for group in self.opt.param_groups for p in group["params"] if p.grad is not None]
+        if self.factor is None:
+            self.factor = (self.bound / norm(grads)).clamp(max=1.0)
+        torch._foreach_mul_([local(grad) for grad in grads], self.factor)
