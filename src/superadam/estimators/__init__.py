@@ -1,0 +1,11 @@
+r"""Line 11: the gradient estimator $g_t$.
+
+An estimator sees the two gradients of a batch one after the other, with the move from $x_{t-1}$ to $x_t$ between them,
+and keeps neither. In both methods `s` is the state at hand: `s.g`, and the weight `s.alpha` = $\alpha_t$.
+"""
+
+from superadam.estimators.base import Estimator
+from superadam.estimators.elsewhere import Staged, Transport
+from superadam.estimators.line_11 import Averaged, Corrected, Recursive
+
+__all__ = ["Averaged", "Corrected", "Estimator", "Recursive", "Staged", "Transport"]

@@ -1,0 +1,188 @@
+"""Line 11, and what is made of it: corrected gradients, averaged estimates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from superadam.estimators.base import Estimator
+from superadam.parts import check
+from superadam.schedules import BiasCorrected
+from superadam.tensors import Scalar, TensorList, add_scaled, mix
+
+if TYPE_CHECKING:
+    from superadam.chunks import Chunk
+
+__all__ = ["Averaged", "Corrected", "Recursive"]
+
+
+class Recursive(Estimator):
+    r"""Momentum (τ = 0), variance reduction (τ = 1), and what lies between.
+
+    $$g_t = \alpha_t \nabla f(x_t; \xi_t)
+          + (1-\alpha_t)\bigl[g_{t-1} + \tau\bigl(\nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t)\bigr)\bigr]$$
+
+    The sum is formed in two halves, so that one buffer holds it all:
+    $g_{t-1} - \tau q$ before the move, and after it $1-\alpha_t$ times that plus $(\alpha_t + (1-\alpha_t)\tau)\nabla
+    f(x_t; \xi_t)$.
+
+    >>> Recursive(tau=1.0).two_point
+    True
+    """
+
+    tau: float = 0.0
+
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check(0 <= self.tau <= 1, "tau", self.tau, "0 <= tau <= 1")
+
+    @property
+    def two_point(self) -> bool:
+        return self.tau > 0
+
+    def before(self, s: Chunk, q: Tensor) -> None:
+        if self.tau > 0:
+            s.g.sub_(q, alpha=self.tau)
+
+    def after(self, s: Chunk, grad: Tensor) -> Tensor:
+        take_in(s.g, grad, s.alpha, self.tau if s.paired else 0.0)
+        return grad
+
+
+class Corrected(Estimator):
+    r"""A corrected and clipped gradient, averaged (MARS: Yuan et al. 2024).
+
+    $$c_t = \nabla f(x_t; \xi_t) + \tau\frac{1-\alpha}{\alpha}
+            \bigl(\nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t)\bigr),
+      \qquad \tilde c_t = c_t \min\Bigl(1, \frac{\mathrm{bound}}{\|c_t\|}\Bigr), \qquad
+      g_t = (1-\alpha_t) g_{t-1} + \alpha_t \tilde c_t$$
+
+    The norm is that of each tensor by itself, and line 4 sees $\tilde c_t$. Without the bound, and with $\alpha_t =
+    \alpha$, this is line 11. With `previous_batch`, $\nabla f(x_{t-1}; \xi_{t-1})$ takes the place of $\nabla
+    f(x_{t-1}; \xi_t)$: the noise no longer cancels, but one gradient per step is enough. With $\tau = \alpha =
+    \alpha_t$ and no bound that is Nesterov's momentum: $g_t = m_t + (1-\alpha)(m_t - m_{t-1})$, where $m_t$ is the
+    average of plain gradients, but for a share of the first one that dies out. Keeps one tensor more than line 11.
+
+    >>> Corrected()
+    Corrected(tau=0.025, alpha=0.05, bound=1.0, previous_batch=False)
+    """
+
+    tau: float = 0.025
+    alpha: float = 0.05
+    bound: float | None = 1.0
+    previous_batch: bool = False
+
+    buffers = ("g", "last")
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        return self.bound is None
+
+    def __post_init__(self) -> None:
+        check(0 <= self.tau <= 1, "tau", self.tau, "0 <= tau <= 1")
+        check(0 < self.alpha <= 1, "alpha", self.alpha, "0 < alpha <= 1")
+        check(self.bound is None or self.bound > 0, "bound", self.bound, "bound > 0, or None")
+
+    @property
+    def two_point(self) -> bool:
+        return self.tau > 0 and not self.previous_batch
+
+    def before(self, s: Chunk, q: Tensor) -> None:
+        if not self.previous_batch:
+            s.last = q
+
+    def after(self, s: Chunk, grad: Tensor) -> Tensor:
+        weight = self.tau * (1 - self.alpha) / self.alpha
+        c = grad
+        if self.previous_batch:
+            c = grad + (grad - s.last) * s.at_step(
+                lambda t, tau: weight * (t - 1).clip(0, 1) if isinstance(t, Tensor) else weight * (t > 1)
+            )
+            s.last = grad
+        elif s.paired:
+            c = grad + (grad - s.last) * weight
+        if self.bound is not None:
+            c = each(c, lambda tensor: tensor * (self.bound / s.whole_norm(tensor)).clamp(max=1.0))
+        s.g.lerp_(c, s.alpha)
+        return c
+
+
+class Averaged(Estimator):
+    r"""Variance reduction, steadied: line 11 makes $r_t$, and the step goes along an average of $r_t$.
+
+    $$r_t = \alpha_t \nabla f(x_t; \xi_t)
+          + (1-\alpha_t)\bigl[r_{t-1} + \tau\bigl(\nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t)\bigr)\bigr],
+      \qquad g_t = \frac{\beta(1-\beta^{t-1})\, g_{t-1} + (1-\beta)\, r_t}{1-\beta^t}$$
+
+    Three remedies for what makes τ = 1 diverge at learning rates that are good for Adam:
+
+    - `beta`: $r_t$ follows $\nabla f(x_t)$ without lag, so that steps along it are stable up to gradient descent's
+      learning rate; an average over the path has Adam's, $(1+\beta)/(1-\beta)$ times as large. 0 takes $g_t = r_t$.
+    - `guard`: where $\|r_t\| > \mathrm{guard}\,\|\nabla f(x_t; \xi_t)\|$, tensor by tensor, the estimate is worse
+      than none, and $r_t$ starts anew as $\nabla f(x_t; \xi_t)$. So it does where it is not finite.
+    - `own`: line 4 sees $r_t$. Adam's steps are bounded because $g_t$ is an average of the gradients whose squares make
+      $H_t$; with τ = 1 it is not, and a coordinate whose gradient becomes zero keeps an $r_t$ that its $H_t$ knows
+      nothing about.
+
+    Keeps one tensor more than line 11.
+
+    >>> Averaged(guard=2.0)
+    Averaged(tau=1.0, beta=0.9, guard=2.0, own=True)
+    """
+
+    tau: float = 1.0
+    beta: float = 0.9
+    guard: float | None = None
+    own: bool = True
+
+    buffers = ("g", "r")
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        return self.guard is None
+
+    def __post_init__(self) -> None:
+        check(0 <= self.tau <= 1, "tau", self.tau, "0 <= tau <= 1")
+        check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
+        check(self.guard is None or self.guard > 0, "guard", self.guard, "guard > 0, or None")
+
+    @property
+    def two_point(self) -> bool:
+        return self.tau > 0
+
+    def before(self, s: Chunk, q: Tensor) -> None:
+        s.r.sub_(q, alpha=self.tau)
+
+    def after(self, s: Chunk, grad: Tensor) -> Tensor:
+        restarted = "restarted" in s.states[0]
+        if restarted:
+            s.r.zero_()
+        take_in(s.r, grad, s.alpha, self.tau if s.paired else 0.0)
+        if self.guard is not None:
+            steady = each(s.r, s.whole_norm) <= each(grad, s.whole_norm) * self.guard
+            s.r = torch.where(steady, s.r, grad)
+        mix(s.g, s.r, 1.0 if restarted else s.at_step(BiasCorrected(self.beta).weight))
+        r: Tensor = s.r
+        return r if self.own else grad
+
+
+def take_in(g: Tensor, grad: Tensor, alpha: Scalar, tau: float) -> None:
+    r"""$g \leftarrow (1-\alpha) g + (\alpha + (1-\alpha)\tau) \nabla$."""
+    if tau == 0:
+        mix(g, grad, alpha)
+    elif tau == 1 and isinstance(alpha, float) and isinstance(g, Tensor) and not torch.is_grad_enabled():
+        torch.add(grad, g, alpha=1 - alpha, out=g)
+    else:
+        g.mul_(1 - alpha)
+        add_scaled(g, grad, alpha + (1 - alpha) * tau)
+
+
+def each(x: Tensor, function: Any) -> Tensor:
+    """A function of whole tensors, over each of them."""
+    if isinstance(x, TensorList):
+        return TensorList(map(function, x))
+    result: Tensor = function(x)
+    return result
