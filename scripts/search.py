@@ -1,25 +1,31 @@
 """The search for a composition that beats tuned AdamW at equally many gradient evaluations: docs/results.md.
 
-    python scripts/search.py ROUND... --data-dir DIR [--out FOLDER] [--jobs N]   # runs; docs/data/search_*.json
-    python scripts/search.py                                                     # the tables, from these files
+    python scripts/search.py ROUND... --data-dir DIR [--out FOLDER] [--jobs N]   # runs, and docs/data/search/ROUND.json
+    python scripts/search.py            # the tables of docs/results.md, from these files
+    python scripts/search.py --check    # fails if they are not what would be written
 
-A round is some comparisons, each in a folder of its own: what was stopped goes on. The rounds before "report" have the
-seeds 1000 (tuning) and 900, 901 (a second look, at the learning rate that was chosen); the report has others. DIR holds
-the archives of CIFAR-10 and WikiText-2.
+A round is some comparisons, each in a folder of its own: what was stopped goes on. Rounds before "report" have seeds
+1000 (tuning) and 900, 901 (a second look, at the learning rate that was chosen); the report has others. DIR holds the
+archives of CIFAR-10 and WikiText-2.
 """
 
 import argparse
 import dataclasses
 import json
+import math
+import re
+import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from superadam import lab
-from superadam.lab.comparison.records import Results
+from superadam.lab.comparison.records import Plan, Record, Results, final
 from superadam.lab.tasks import find
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "docs" / "data"
+DATA = ROOT / "docs" / "data" / "search"
+PAGE = ROOT / "docs" / "results.md"
 
 LAM = "eps=5e-4"
 NESTEROV = "mars_approx betas=[0.9,0.99] gamma=0.1 clip_corrected=null weight_decay=0.01"
@@ -56,7 +62,7 @@ class Round:
     tasks: dict[tuple[str, ...], dict[str, Any]]
     common: dict[str, Any]
 
-    def run(self, name: str, out: Path, jobs: int, data_dir: str | None) -> list[Results]:
+    def run(self, name: str, out: Path, jobs: int | None, data_dir: str | None) -> list[Results]:
         """All of it. What is there is not made again."""
         found = []
         for tasks, options in self.tasks.items():
@@ -64,40 +70,121 @@ class Round:
             more = {"data_dir": data_dir} if any(find(task).needs_data for task in tasks) else {}
             print(name, *tasks, flush=True)
             folder = out / "-".join([name, *tasks, *map(str, options.values())])
-            found.append(lab.compare(tasks, chosen, jobs=jobs, out=folder, **self.common, **options, **more))
+            found.append(lab.compare(tasks, chosen, jobs=jobs, out=folder, **{**self.common, **options, **more}))
         return found
 
 
+CAUTIOUS = 'matrix={"type": "Cautious", "beta": 0.99, "bias_correction": true}'
+TRANSPORT = "adamw estimator=Transport"
+COMBINED = {
+    "nesterov, λ": f"{NESTEROV} {LAM}",
+    "nesterov, cautious, λ": f"{NESTEROV} {CAUTIOUS}",
+    "transport, λ": f"{TRANSPORT} {LAM}",
+    "transport, λ, β₂ = 0.99": f"{TRANSPORT} {LAM} betas=[0.9,0.99]",
+    "transport, cautious, λ": f"{TRANSPORT} {CAUTIOUS}",
+}
+"""What was best, together."""
+
 DIGITS, PYDOC = ("digits-mlp", "digits-cnn"), ("pydoc-lstm", "pydoc-transformer")
 SEARCH = {"trials": 6, "seeds": 2, "first_seed": 900, "tune": {"lr": (1e-3, 0.3)}}
+NARROW = SEARCH | {"trials": 4, "tune": {"lr": (4e-3, 0.2)}}
+SHORT = {"budget_evals": 200}
 ROUNDS = {
-    "parts": Round(PARTS, {PYDOC: {"budget_evals": 200}, DIGITS: {}}, SEARCH),
+    "parts": Round(PARTS, {PYDOC: SHORT, DIGITS: {}}, SEARCH),
+    "combined": Round(
+        COMBINED,
+        {
+            ("cifar10-resnet18",): {"budget_evals": 100},
+            ("wikitext2-lstm",): {"budget_evals": 500},
+            DIGITS: {"seeds": 6},
+            PYDOC: SHORT,
+        },
+        NARROW,
+    ),
 }
+REPORT = "report"
 
-
-def kept(results: Results) -> dict[str, Any]:
-    """What a file keeps of a comparison: the end of every run."""
-    plan = dataclasses.asdict(results.plan)
-    runs = [
-        [r.task, r.method, r.phase, r.options["lr"], r.seed, r.status, *(r.rows[-1].get(k) for k in COLUMNS)]
-        for r in results.records
-    ]
-    return {"plan": {**plan, "data_dir": None}, "environment": results.environment, "runs": runs}
-
+# ------------------------------------------------------------------------------------------------ what is kept
 
 COLUMNS = ("gradient_evaluations", "seconds", "train_loss", "valid_loss", "test_loss")
 
 
+def write(name: str, found: list[Results]) -> None:
+    """The end of every run; of the report, with all that came before it."""
+    for results in found:
+        results.plan.data_dir = None
+        for record in results.records:
+            rows = record.rows if (name, record.phase) == (REPORT, "report") else record.rows[-1:]
+            record.rows = [{k: _short(row[k]) for k in COLUMNS if k in row} for row in rows]
+    DATA.mkdir(exist_ok=True)
+    lines = [json.dumps(dataclasses.asdict(r), ensure_ascii=False).replace('{"task":', '\n{"task":') for r in found]
+    (DATA / f"{name}.json").write_text("[" + ",\n".join(lines) + "]\n", encoding="utf-8")
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def read(name: str) -> list[Results]:
+    found = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return [Results(Plan(**r["plan"]), r["environment"], [Record(**x) for x in r["records"]]) for r in found]
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+def ratios(results: Results) -> dict[str, dict[str, float]]:
+    """Task → method → the final validation loss over AdamW's with the same seed, geometric mean over the seeds."""
+    ends = {(r.task, r.method, r.seed): final(r, "valid_loss") for r in results.records if r.phase == "report"}
+    plan = results.plan
+    return {
+        task: {
+            method: math.exp(
+                fmean(math.log(ends[task, method, s] / ends[task, plan.baseline, s]) for s in plan.report_seeds)
+            )
+            for method in plan.methods
+        }
+        for task in plan.tasks
+    }
+
+
+def table(name: str) -> str:
+    """Methods by their mean over the tasks."""
+    found: dict[str, dict[str, float]] = {}
+    for results in read(name):
+        found |= ratios(results)
+    methods = list(next(iter(found.values())))
+    means = {m: math.exp(fmean(math.log(found[task][m]) for task in found)) for m in methods}
+    lines = [f"| | {' | '.join(f'`{task}`' for task in found)} | mean |", "|---" * (len(found) + 2) + "|"]
+    for method in sorted(methods, key=means.__getitem__):
+        cells = [f"{found[task][method]:.3f}" for task in found]
+        lines.append(f"| {method} | {' | '.join(cells)} | {means[method]:.3f} |")
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """docs/results.md with the tables of the rounds that there are."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name in ROUNDS:
+        pattern = rf"(<!-- search: {name} -->\n\n).*?(\n\n<!-- end -->)"
+        if (DATA / f"{name}.json").exists():
+            text = re.sub(pattern, lambda m, name=name: m[1] + table(name) + m[2], text, flags=re.S)
+    return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rounds", nargs="*", choices=ROUNDS)
+    parser.add_argument("rounds", nargs="*", metavar="ROUND", help=", ".join(ROUNDS))
     parser.add_argument("--data-dir")
     parser.add_argument("--out", type=Path, default=ROOT / "search")
     parser.add_argument("--jobs", type=int)
+    parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     for name in args.rounds:
-        found = ROUNDS[name].run(name, args.out, args.jobs, args.data_dir)
-        print(json.dumps([kept(results) for results in found])[:200])
+        write(name, ROUNDS[name].run(name, args.out, args.jobs, args.data_dir))
+    if args.check:
+        sys.exit(page() != PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

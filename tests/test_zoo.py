@@ -290,7 +290,7 @@ def plain_mars(
     return xs
 
 
-def plain_nesterov(grad, x, samples, gamma, bound, lr=3e-3, betas=(0.9, 0.99), weight_decay=0.0):
+def plain_nesterov(grad, x, samples, lr=3e-3, betas=(0.9, 0.99), lam=1e-8, weight_decay=0.0, gamma=None, bound=None):
     """MARS-approx with γ = 1-β₁ is Nesterov's momentum of plain gradients; only H_t sees the corrected ones."""
     m, v, xs = torch.zeros_like(x), torch.zeros_like(x), [x]
     first = last = grad(x, samples[0])  # the first gradient has none before it to be corrected by
@@ -300,7 +300,7 @@ def plain_nesterov(grad, x, samples, gamma, bound, lr=3e-3, betas=(0.9, 0.99), w
         ahead = m + betas[0] * (m - previous) - betas[0] ** t * (1 - betas[0]) * first
         c, last = g + betas[0] * (g - last), g
         v = betas[1] * v + (1 - betas[1]) * c**2
-        step = ahead / (1 - betas[0] ** t) / ((v / (1 - betas[1] ** t)).sqrt() + 1e-8)
+        step = ahead / (1 - betas[0] ** t) / ((v / (1 - betas[1] ** t)).sqrt() + lam)
         x = (1 - lr * weight_decay) * x - lr * step
         xs.append(x)
     return xs
@@ -360,6 +360,8 @@ OF_PAPERS = {
     "mars-unbounded": (plain_mars, {"bound": None, "gamma": 0.1}),
     "mars_approx": (plain_mars, {"approx": True}),
     "mars_approx-other": (plain_mars, {"approx": True, "lr": 0.02, "betas": (0.8, 0.9), "gamma": 0.3, "bound": 0.5}),
+    "super_adam_plus": (plain_nesterov, {"lr": 1e-2, "betas": (0.9, 0.99), "lam": 5e-4, "weight_decay": 1e-2}),
+    "super_adam_plus-other": (plain_nesterov, {"lr": 0.03, "betas": (0.8, 0.9), "lam": 0.1, "weight_decay": 0.1}),
     "mars_approx-nesterov": (plain_nesterov, {"lr": 0.02, "betas": (0.9, 0.99), "gamma": 0.1, "bound": None}),
     "mars_approx-nesterov 2": (plain_nesterov, {"betas": (0.8, 0.9), "gamma": 0.2, "bound": None, "weight_decay": 0.1}),
     "sdlbfgs": (plain_sdlbfgs, {"lr": 0.02, "delta": 1.0}),  # with a smaller δ rounding errors grow fast
@@ -629,6 +631,7 @@ ISSUE_LIST = [
     "mars_approx",
     "sdlbfgs",
     "super_adam",
+    "super_adam_plus",
 ]
 
 

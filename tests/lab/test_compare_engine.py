@@ -71,9 +71,8 @@ def test_runs_have_equal_evaluations_the_same_start_and_rows_at_the_same_places(
         assert len({r.rows[0]["valid_loss"] for r in runs}) == 1
         assert {r.rows[-1]["gradient_evaluations"] for r in runs} == {budget, budget - 1}
     (adamw, *_), (two, *_) = of(results, "adamw", "report"), of(results, "super_adam tau=1", "report")
-    assert len(adamw.rows) == 25
-    seen = [r["gradient_evaluations"] for r in two.rows]
-    assert seen == [0, *range(3, budget, 2)]
+    places = [[row["gradient_evaluations"] for row in one.rows] for one in (adamw, two)]
+    assert places == [[0, 8, 15, 23, 30], [0, 9, 15, 23, 29]]  # every 7.5; two come at a time
     assert all("test_loss" in row and "monitor" not in row for row in adamw.rows)
 
 

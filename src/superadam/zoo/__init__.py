@@ -20,7 +20,7 @@ adagrad_norm: one learning rate from the summed gradient norms
 """
 
 from superadam.zoo.adam_family import adabelief, adabound, adam, adamw, amsgrad, generalized_adam, padam, yogi
-from superadam.zoo.faster import adam_plus, mars, mars_approx, nigt, sdlbfgs, storm, super_adam
+from superadam.zoo.faster import adam_plus, mars, mars_approx, nigt, sdlbfgs, storm, super_adam, super_adam_plus
 from superadam.zoo.first_order import adadelta, adagrad, adagrad_norm, adaptive_sgd, sadagrad, sc_adagrad, sgd
 from superadam.zoo.registry import METHODS, create, list_methods, method
 
@@ -50,5 +50,6 @@ __all__ = [
     "sgd",
     "storm",
     "super_adam",
+    "super_adam_plus",
     "yogi",
 ]

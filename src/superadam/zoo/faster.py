@@ -11,7 +11,7 @@ from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant, Paper, Storm
 from superadam.zoo.registry import checked, compose, method
 
-__all__ = ["adam_plus", "mars", "mars_approx", "nigt", "sdlbfgs", "storm", "super_adam"]
+__all__ = ["adam_plus", "mars", "mars_approx", "nigt", "sdlbfgs", "storm", "super_adam", "super_adam_plus"]
 
 
 @method
@@ -168,6 +168,32 @@ def mars_approx(
     False
     """
     return _mars(params, lr, betas, eps, weight_decay, gamma, clip_corrected, True, options)
+
+
+@method
+def super_adam_plus(
+    params: Any,
+    lr: Any = 1e-2,
+    betas: tuple[float, float] = (0.9, 0.99),
+    lam: float = 5e-4,
+    weight_decay: float = 1e-2,
+    **options: Any,
+) -> SuperAdam:
+    r"""SUPER-ADAM⁺: AdamW with the previous batch's correction and the paper's λ.
+
+    $$c_t = \hat g_t + \beta_1 (\hat g_t - \hat g_{t-1}), \quad
+      x_{t+1} = (1 - \gamma w) x_t - \gamma\, \overline{c}_t / (\sqrt{\overline{c^2}_t} + \lambda)$$
+
+    with Adam's averages of $c_t$ and $c_t^2$: Nesterov's momentum, and $H_t \succeq \lambda I$. Not in the paper: a
+    search for a composition that beats tuned AdamW at equally many gradients found it. One gradient per batch; one
+    tensor more than AdamW keeps.
+
+    >>> import torch
+    >>> super_adam_plus(torch.nn.Linear(3, 1)).two_point
+    False
+    """
+    beta1, _ = checked(betas)
+    return _mars(params, lr, betas, lam, weight_decay, 1 - beta1, None, True, options)
 
 
 @method

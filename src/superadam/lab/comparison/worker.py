@@ -26,7 +26,8 @@ from superadam.lab.runs import Run, Watcher
 
 __all__ = ["config_of", "main", "run", "work"]
 
-ROWS = 24
+ROWS = 12  # at the most
+SPACING = 20  # gradient evaluations between two of them: to measure takes longer than to train
 WAIT = 0.3  # seconds, when there is nothing to do
 
 
@@ -63,7 +64,8 @@ class Light(Run):
         self.problem.measure_less()
 
     def _due(self) -> bool:
-        used, spacing = self.opt.gradient_evaluations, (self.config.budget_evals or 0) / ROWS
+        budget = self.config.budget_evals or 0
+        used, spacing = self.opt.gradient_evaluations, budget / min(ROWS, max(4, budget // SPACING))
         recipe = self.plateau is not None and self.batch + 1 == self.problem.length
         return recipe or math.floor(self._after / spacing) > math.floor(used / spacing)
 
