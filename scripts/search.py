@@ -89,6 +89,7 @@ DIGITS, PYDOC = ("digits-mlp", "digits-cnn"), ("pydoc-lstm", "pydoc-transformer"
 SEARCH = {"trials": 6, "seeds": 2, "first_seed": 900, "tune": {"lr": (1e-3, 0.3)}}
 NARROW = SEARCH | {"trials": 4, "tune": {"lr": (4e-3, 0.2)}}
 SHORT = {"budget_evals": 200}
+REPORT = "report"
 ROUNDS = {
     "parts": Round(PARTS, {PYDOC: SHORT, DIGITS: {}}, SEARCH),
     "combined": Round(
@@ -101,8 +102,12 @@ ROUNDS = {
         },
         NARROW,
     ),
+    REPORT: Round(
+        {"λ = 5e-4": f"adamw {LAM}", "super_adam_plus": "super_adam_plus"},
+        {(*DIGITS, *PYDOC, "cifar10-resnet18", "wikitext2-lstm", "wikitext2-transformer"): {}},
+        {"trials": 6, "seeds": 8, "first_seed": 200, "tune": {"lr": (3e-3, 0.2)}},
+    ),
 }
-REPORT = "report"
 
 # ------------------------------------------------------------------------------------------------ what is kept
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from superadam import kernels, lines, steps
 from superadam.base import ComposedOptimizer, State
 from superadam.chunks import Chunk, Scalars, Sums, state_dtype
+from superadam.estimators import Estimator
 from superadam.matrices import Matrix
 from superadam.options import gamma_of as _gamma
 from superadam.pieces import run
@@ -187,6 +188,27 @@ class AlgorithmOne(ComposedOptimizer):
             with torch.no_grad():
                 for c in chunks:
                     c.x.copy_(steps.x_tilde(c, c.states[0].get("gamma", _gamma(c.group))))
+            yield
+
+    @contextmanager
+    def at_x(self) -> Iterator[None]:
+        """Have the parameters hold x_t inside the `with`, and what they held before after it: to measure, or to save.
+
+        With `Transport` (NIGT, Adam⁺, SUPER-ADAM⁺) they are ahead of x_t while gradients are taken; with all other
+        estimators they hold x_t anyway. A copy of them and of the estimator's tensors is kept meanwhile.
+        """
+        chunks = self._chunks(lambda p, state: True if "g" in state else None)
+        chunks = [c for c in chunks if type(c.estimator).settle is not Estimator.settle]
+        held = [
+            tensor
+            for c in chunks
+            for p, state in zip(c.params, c.states, strict=True)
+            for tensor in (p, *(state[name] for name in (*c.estimator.buffers, "master") if name in state))
+        ]
+        with put_back(held):
+            with torch.no_grad():
+                for c in chunks:
+                    precisely(c, c.estimator.settle)
             yield
 
     def restart(self) -> None:

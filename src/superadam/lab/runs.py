@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from superadam import Monitor, SuperAdam
+from superadam import Monitor
 from superadam.lab import methods, tasks
 from superadam.lab.clipping import OneFactor
 from superadam.lab.clock import Clock
@@ -23,7 +23,6 @@ from superadam.lab.folders import DECAYS, Folder, Row
 from superadam.lab.parallel import Processes
 from superadam.monitor import MonitorWarning
 from superadam.monitor.sinks import TensorBoard
-from superadam.replay import put_back
 from superadam.resumable import default_generators, set_default_generators
 
 __all__ = ["Run", "Watcher"]
@@ -245,7 +244,7 @@ class Run:
             "seconds": self.clock.seconds,
             "lr": float(self.opt.param_groups[0]["lr"]),
         }
-        with _at_x(self.opt):
+        with self.opt.at_x():  # the loss that counts
             row |= self._measure()
         row["monitor"] = {k: v for k, v in report.items() if k not in row}
         measured = row
@@ -325,14 +324,3 @@ class Run:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-@contextmanager
-def _at_x(opt: SuperAdam) -> Iterator[None]:
-    """`Transport` has the parameters ahead of x_t while it trains; the loss that counts is that at x_t."""
-    ahead = {p: s["lead"] for p, s in opt.state.items() if "lead" in s}
-    with put_back(ahead):
-        with torch.no_grad():
-            for p, lead in ahead.items():
-                p.sub_(lead)
-        yield
