@@ -10,7 +10,7 @@ from superadam import SuperAdam, create, penalties, sets, zoo
 
 DEFAULTS = {"sgd": {"momentum": 0.9}, "storm": {"k": 0.1, "omega": 1.0, "c": 10.0}, "super_adam": {}}
 # These have an estimator of their own, so that τ is no choice.
-NO_TAU = {"adam_plus", "mars", "mars_approx", "nigt", "sadagrad"}
+NO_TAU = {"adam_plus", "mars", "mars_approx", "nigt", "sadagrad", "super_adam_plus"}
 # These decide by the step count on the host, and refuse CUDA graphs.
 ON_HOST = {"sadagrad", "sdlbfgs"}
 
