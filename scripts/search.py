@@ -5,7 +5,7 @@
     python scripts/search.py --check    # fails if they are not what would be written
 
 A round is some comparisons, each in a folder of its own: what was stopped goes on. Rounds before "report" have seeds
-1000 (tuning) and 900, 901 (a second look, at the learning rate that was chosen); the report has others. DIR holds the
+1000 (tuning) and 900 and up (a second look, at the learning rate that was chosen); the report has others. DIR holds the
 archives of CIFAR-10 and WikiText-2.
 """
 
@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import json
 import math
-import re
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -21,6 +20,8 @@ from typing import Any
 
 from superadam import lab
 from superadam.lab.comparison.records import Plan, Record, Results, final
+from superadam.lab.comparison.statistics import Ratio, analyse
+from superadam.lab.comparison.verdict import interval, losses, probability
 from superadam.lab.tasks import find
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,7 +52,8 @@ PARTS = {
     'estimator={"type": "Averaged", "guard": 1.0}',
     "MARS, λ": f"mars weight_decay=0.01 {LAM}",
 }
-"""Each part alone, or with the λ of the paper's experiments."""
+"""Each part alone, or with the λ of the paper's experiments. Nesterov's has β₂ = 0.99, MARS its own betas, the average
+its own α."""
 
 
 @dataclasses.dataclass
@@ -88,8 +90,10 @@ COMBINED = {
 DIGITS, PYDOC = ("digits-mlp", "digits-cnn"), ("pydoc-lstm", "pydoc-transformer")
 SEARCH = {"trials": 6, "seeds": 2, "first_seed": 900, "tune": {"lr": (1e-3, 0.3)}}
 NARROW = SEARCH | {"trials": 4, "tune": {"lr": (4e-3, 0.2)}}
+CHECK = SEARCH | {"trials": 6, "tune": {"lr": (5e-4, 0.2)}}
 SHORT = {"budget_evals": 200}
 REPORT = "report"
+FOUND = {"super_adam_plus": "super_adam_plus"}  # "transport, λ, β₂ = 0.99"
 ROUNDS = {
     "parts": Round(PARTS, {PYDOC: SHORT, DIGITS: {}}, SEARCH),
     "combined": Round(
@@ -102,10 +106,13 @@ ROUNDS = {
         },
         NARROW,
     ),
+    "warm-up": Round(FOUND, {PYDOC: SHORT}, CHECK | {"decay": "warmup-cosine"}),
+    "batches of 10": Round(FOUND, {PYDOC: SHORT}, CHECK | {"sizes": {"batch": 10}}),
+    "batches of 40": Round(FOUND, {PYDOC: SHORT}, CHECK | {"sizes": {"batch": 40}}),
     REPORT: Round(
-        {"λ = 5e-4": f"adamw {LAM}", "super_adam_plus": "super_adam_plus"},
+        {"λ, β₂ = 0.99": f"adamw betas=[0.9,0.99] {LAM}", **FOUND},
         {(*DIGITS, *PYDOC, "cifar10-resnet18", "wikitext2-lstm", "wikitext2-transformer"): {}},
-        {"trials": 6, "seeds": 8, "first_seed": 200, "tune": {"lr": (3e-3, 0.2)}},
+        {"trials": 7, "seeds": 5, "first_seed": 300, "tune": {"lr": (5e-4, 0.2)}},
     ),
 }
 
@@ -167,13 +174,69 @@ def table(name: str) -> str:
     return "\n".join(lines)
 
 
+CONDITIONS = {"combined": "as above", "warm-up": "warm-up", "batches of 10": "batches of 10", "batches of 40": "of 40"}
+
+
+def conditions_table() -> str:
+    """Final validation losses of AdamW and of what was found, geometric means over the seeds."""
+    head = [f"`{task}`: {who}" for task in PYDOC for who in ("AdamW", "SUPER-ADAM⁺")]
+    lines = [f"| | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
+    for name, words in CONDITIONS.items():
+        (results,) = [r for r in read(name) if tuple(r.plan.tasks) == PYDOC]
+        method = "transport, λ, β₂ = 0.99" if name == "combined" else next(iter(FOUND))
+        cells = []
+        for task in PYDOC:
+            for m in (results.plan.baseline, method):
+                ends = [
+                    final(r, "valid_loss")
+                    for r in results.records
+                    if (r.task, r.method, r.phase) == (task, m, "report")
+                ]
+                cells.append(f"{math.exp(fmean(map(math.log, ends))):.3f}")
+        lines.append(f"| {words} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def verdict_table() -> str:
+    """The report's: final losses and p-values; and of the last method, what it takes to AdamW's median final loss."""
+    (results,) = read(REPORT)
+    found = analyse(results)
+    methods = [m for m in found.methods if m != found.baseline]
+    ways = {"gradient_evaluations": "evaluations", "seconds": "seconds"}
+    head = [*(f"{m}: final loss" for m in methods), *(f"… its {word} to AdamW's" for word in ways.values())]
+    lines = [f"| | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
+    everything = {f"`{name}`": task.comparisons for name, task in found.tasks.items()}
+    for name, comparisons in {**everything, f"all {len(everything)}": found.overall}.items():
+        cells = []
+        for c in (comparisons[m] for m in methods):
+            lost = f"; {c.lost} of {c.n} lost" if c.lost else ""
+            text = f"{losses(c)}, p {probability(c.p)}{lost}"
+            cells.append(f"**{text}**" if c.outcome in ("better", "worse") else text)
+        cells += [multiples(comparisons[methods[-1]].times[axis]) for axis in ways]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def multiples(ratio: Ratio) -> str:
+    missed = "" if ratio.reached == ratio.runs else f"; reached {ratio.reached} of {ratio.runs} times"
+    return interval(ratio.estimate) + missed
+
+
+TABLES = {
+    "parts": lambda: table("parts"),
+    "combined": lambda: table("combined"),
+    "conditions": conditions_table,
+    "report": verdict_table,
+}
+
+
 def page() -> str:
-    """docs/results.md with the tables of the rounds that there are."""
+    """docs/results.md with the tables as they should be."""
     text = PAGE.read_text(encoding="utf-8")
-    for name in ROUNDS:
-        pattern = rf"(<!-- search: {name} -->\n\n).*?(\n\n<!-- end -->)"
-        if (DATA / f"{name}.json").exists():
-            text = re.sub(pattern, lambda m, name=name: m[1] + table(name) + m[2], text, flags=re.S)
+    for name, make in TABLES.items():
+        before, after = f"<!-- search: {name} -->\n\n", "\n\n<!-- end -->"
+        start = text.index(before) + len(before)
+        text = text[:start] + make() + text[text.index(after, start) :]
     return text
 
 

@@ -192,10 +192,11 @@ class AlgorithmOne(ComposedOptimizer):
 
     @contextmanager
     def at_x(self) -> Iterator[None]:
-        """Have the parameters hold x_t inside the `with`, and what they held before after it: to measure, or to save.
+        """Have the parameters hold x_t inside the `with`, and what they held before after it: to measure, or to export.
 
         With `Transport` (NIGT, Adam⁺, SUPER-ADAM⁺) they are ahead of x_t while gradients are taken; with all other
-        estimators they hold x_t anyway. A copy of them and of the estimator's tensors is kept meanwhile.
+        estimators they hold x_t anyway. A copy of them and of the estimator's tensors is kept meanwhile. A checkpoint
+        that training shall go on from is saved outside, where parameters and state belong together.
         """
         chunks = self._chunks(lambda p, state: True if "g" in state else None)
         chunks = [c for c in chunks if type(c.estimator).settle is not Estimator.settle]

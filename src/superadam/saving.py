@@ -109,7 +109,7 @@ def load_checkpoint(
     {'epoch': 3}
     """
     given = _checked({"model": model, "optimizer": optimizer, **parts})
-    content = _read(Path(path))
+    content = content_of(Path(path))
     saved = content["parts"]
     if saved.keys() != given.keys():
         raise ValueError(
@@ -237,7 +237,7 @@ def _check_readable(path: Path) -> None:
         )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def content_of(path: Path) -> dict[str, Any]:
     """Refuse all but a whole file of ours, before anything in it is believed."""
     with open(path, "rb") as file:
         size, digest = file.seek(0, os.SEEK_END) - hashlib.sha256().digest_size, hashlib.sha256()

@@ -171,6 +171,20 @@ def test_tau_changes_where_it_is_told_to_and_goes_on_too(run):
     assert each == [1 if i in lone else 2 for i in range(steps)]
 
 
+def test_a_run_that_is_to_go_further_has_the_tau_of_its_new_place(run):
+    one = run("digits-mlp", "super_adam tau=1 taus=[[0.5, 0]]")
+    one.train()
+    assert one.opt.param_groups[0]["tau"] == 0
+    config = one.folder.read()
+    config.epochs = 20
+    one.folder.write(config)
+    used = one.opt.gradient_evaluations
+    further = Run(one.folder, Interrupt(one.step + 3))
+    further.train()
+    assert further.opt.param_groups[0]["tau"] == 1
+    assert further.opt.gradient_evaluations == used + 1 + 2 + 2
+
+
 def test_a_tau_of_half_the_way_is_that_of_its_own(run):
     """taus from the start on is tau."""
     one, other = run("digits-mlp", "super_adam tau=0.3"), run("digits-mlp", "super_adam tau=1 taus=[[0, 0.3]]")

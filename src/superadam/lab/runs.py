@@ -24,6 +24,7 @@ from superadam.lab.parallel import Processes
 from superadam.monitor import MonitorWarning
 from superadam.monitor.sinks import TensorBoard
 from superadam.resumable import default_generators, set_default_generators
+from superadam.saving import content_of
 
 __all__ = ["Run", "Watcher"]
 
@@ -80,6 +81,8 @@ class Run:
         self.loss = self.processes.join(self.problem)
         self.opt = methods.make(self.task, self.problem, config.method, config.preset, config.options)
         self._replay, self._taus = methods.replays(config.method), methods.taus(config.method)
+        if self._taus:
+            self._taus.insert(0, (0.0, self.opt.param_groups[0]["tau"]))
         if config.decay != "none":
             for group in self.opt.param_groups:
                 group["initial_lr"] = group["lr"]
@@ -174,9 +177,9 @@ class Run:
 
     def _step(self, batch: Any) -> Row | None:
         """One batch, and the row that is due after it."""
+        self._schedule()
         due = self._due()
         memory, clipped = self.memory, OneFactor(self.opt, self.problem.clip)
-        self._schedule()
         weight = self.processes.weight(self.problem.size(self.batch))
         again = False
 
@@ -204,11 +207,10 @@ class Run:
         if self.config.decay != "none":
             for group in self.opt.param_groups:
                 group["lr"] = group["initial_lr"] * DECAYS[self.config.decay](min(1.0, self._used))
-        later = [tau for start, tau in self._taus if start <= self.progress]
-        if later and later[-1] != self.opt.param_groups[0]["tau"]:
-            if later[-1] == 0:
+        for tau in [tau for start, tau in self._taus if start <= self.progress][-1:]:
+            if tau == 0 < self.opt.param_groups[0]["tau"]:
                 self.opt.flush()
-            self._set_tau(later[-1])
+            self._set_tau(tau)
 
     def _set_tau(self, tau: float) -> None:
         for group in self.opt.param_groups:
@@ -285,7 +287,7 @@ class Run:
 
     def _load(self) -> None:
         if self._taus:  # that of the step that was saved: a checkpoint of another is refused
-            saved = torch.load(self.folder.checkpoint, weights_only=True, mmap=True)["parts"]["optimizer"]
+            saved = content_of(self.folder.checkpoint)["parts"]["optimizer"]
             self._set_tau(saved["param_groups"][0]["tau"])
         place = self.processes.load(
             self.folder.checkpoint,

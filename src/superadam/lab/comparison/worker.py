@@ -95,10 +95,11 @@ def config_of(plan: Plan, job: Job) -> Config:
 
 
 def run(plan: Plan, job: Job) -> Record:
-    """Make it. What goes wrong in it is its result, for another worker would have the same; but not the want of data
-    or of memory here.
+    """Make it. What goes wrong in it is its result, for another worker would have the same; but not the want of data,
+    of a device or of memory here.
     """
     rows: list[Row] = []
+    check_device(plan.device)  # it can be lost, too
     try:
         one = Light(config_of(plan, job))
         rows = one.folder.rows
