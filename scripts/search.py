@@ -21,7 +21,7 @@ from typing import Any
 from superadam import lab
 from superadam.lab.comparison.records import Plan, Record, Results, final
 from superadam.lab.comparison.statistics import Ratio, analyse
-from superadam.lab.comparison.verdict import interval, losses, probability
+from superadam.lab.comparison.verdict import change, interval, label, losses, probability
 from superadam.lab.tasks import find
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,8 +111,8 @@ ROUNDS = {
     "batches of 40": Round(FOUND, {PYDOC: SHORT}, CHECK | {"sizes": {"batch": 40}}),
     REPORT: Round(
         {"λ, β₂ = 0.99": f"adamw betas=[0.9,0.99] {LAM}", **FOUND},
-        {(*DIGITS, *PYDOC, "cifar10-resnet18", "wikitext2-lstm", "wikitext2-transformer"): {}},
-        {"trials": 7, "seeds": 5, "first_seed": 300, "tune": {"lr": (5e-4, 0.2)}},
+        {(*DIGITS, *PYDOC, "cifar10-resnet18", "wikitext2-transformer"): {}},
+        {"trials": 7, "tuning_seeds": 2, "seeds": 5, "first_seed": 300, "tune": {"lr": (5e-4, 0.2)}},
     ),
 }
 
@@ -125,6 +125,7 @@ def write(name: str, found: list[Results]) -> None:
     """The end of every run; of the report, with all that came before it."""
     for results in found:
         results.plan.data_dir = None
+        results.environment["command"] = f"python scripts/search.py {name}"
         for record in results.records:
             rows = record.rows if (name, record.phase) == (REPORT, "report") else record.rows[-1:]
             record.rows = [{k: _short(row[k]) for k in COLUMNS if k in row} for row in rows]
@@ -145,9 +146,9 @@ def read(name: str) -> list[Results]:
 # ------------------------------------------------------------------------------------------------ tables
 
 
-def ratios(results: Results) -> dict[str, dict[str, float]]:
-    """Task → method → the final validation loss over AdamW's with the same seed, geometric mean over the seeds."""
-    ends = {(r.task, r.method, r.seed): final(r, "valid_loss") for r in results.records if r.phase == "report"}
+def ratios(results: Results, loss: str = "valid_loss") -> dict[str, dict[str, float]]:
+    """Task → method → the final loss over AdamW's with the same seed, geometric mean over the seeds."""
+    ends = {(r.task, r.method, r.seed): final(r, loss) for r in results.records if r.phase == "report"}
     plan = results.plan
     return {
         task: {
@@ -217,6 +218,21 @@ def verdict_table() -> str:
     return "\n".join(lines)
 
 
+def rates_table() -> str:
+    """The report's learning rates, with a mark where the best is at an end of those tried; and test losses."""
+    (results,) = read(REPORT)
+    found, ends = analyse(results), ratios(results, "test_loss")
+    methods = found.methods
+    others = [m for m in methods if m != found.baseline]
+    head = [*(f"{label(m)}: lr" for m in methods), *(f"{m}: test loss" for m in others)]
+    lines = [f"| | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
+    for name, task in found.tasks.items():
+        marks = {m: "".join(f" ({side})" for side in task.trials[m].edges.values()) for m in methods}
+        cells = [f"{task.outcomes[m].options['lr']:.2g}{marks[m]}" for m in methods]
+        lines.append(f"| `{name}` | {' | '.join([*cells, *(change(ends[name][m]) for m in others)])} |")
+    return "\n".join(lines)
+
+
 def multiples(ratio: Ratio) -> str:
     missed = "" if ratio.reached == ratio.runs else f"; reached {ratio.reached} of {ratio.runs} times"
     return interval(ratio.estimate) + missed
@@ -227,6 +243,7 @@ TABLES = {
     "combined": lambda: table("combined"),
     "conditions": conditions_table,
     "report": verdict_table,
+    "rates": rates_table,
 }
 
 

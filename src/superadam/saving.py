@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from superadam import replay
 from superadam.resumable import default_generators, set_default_generators
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = ["content_of", "load_checkpoint", "save_checkpoint"]
 
 FORMAT, VERSION = "superadam checkpoint", 1
 
