@@ -14,6 +14,7 @@ from superadam import bench
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "data" / "bench.json"
 PROFILED = ROOT / "docs" / "data" / "profile.txt"
+LATER = ROOT / "docs" / "data" / "bench_later.json"
 PAGE = ROOT / "docs" / "performance.md"
 
 INTRO = """\
@@ -200,6 +201,21 @@ def models(made):
     return lines
 
 
+ADDED = """\
+### Methods that were added since
+
+From [another run](data/bench_later.json), `{command}`, with its own AdamW:
+"""
+
+
+def added(report, later):
+    """The rows of a later run that the report does not have, below those they are compared with."""
+    (name,) = later["models"]
+    known = report["models"][name]["rows"].keys() - {"torch AdamW, fused", "torch AdamW, foreach"}
+    table = bench.tables(later)[f"times of {name}"]
+    return [ADDED.format(**later), table._replace(rows=[r for r in table.rows if r[0] not in known]).markdown(), ""]
+
+
 def section(table, level):
     name, _, rest = table.title.partition(": ")
     return f"{level} {name}\n\n{rest[0].upper()}{rest[1:]}.\n\n{table.markdown()}"
@@ -211,6 +227,8 @@ def page(report):
     if report["rounds"] < 10:
         intro = intro.replace("\n\n", f"\n\n{TRIAL}\n", 1)
     lines = [intro, *models(made)]
+    if LATER.exists():
+        lines += added(report, json.loads(LATER.read_text()))
     if "resnet18" in report["models"]:
         lines.append(LIMITS.format(aims=aims(report["models"]["resnet18"]["rows"])))
     if PROFILED.exists():

@@ -185,8 +185,8 @@ def super_adam_plus(
       \alpha_t = \tfrac{1-\beta_1}{1-\beta_1^t}, \quad
       x_{t+1} = (1 - \gamma w) x_t - \gamma \hat m_t / (\sqrt{\hat v_t} + \lambda)$$
 
-    with Adam's averages of $\hat g_t$ and $\hat g_t^2$. Not in the paper: a search for a composition that beats tuned
-    AdamW at equally many gradients found it. One gradient per batch; one tensor more than AdamW keeps.
+    with Adam's averages of $\hat g_t$ and $\hat g_t^2$. Not in the paper: the best that a search for a composition
+    that beats tuned AdamW has found. One gradient per batch; one tensor more than AdamW keeps.
     While it trains, the parameters hold the point in the brackets: measure inside of `with opt.at_x():`, and call
     `flush()` at the end.
 
