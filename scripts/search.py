@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from superadam import lab
-from superadam.lab.comparison.records import Plan, Record, Results, final
+from superadam import bench, lab
+from superadam.lab.comparison.records import Results, final
 from superadam.lab.comparison.statistics import Ratio, analyse
 from superadam.lab.comparison.verdict import change, interval, label, losses, probability
 from superadam.lab.tasks import find
@@ -138,8 +138,7 @@ def _short(value: Any) -> Any:
 
 
 def read(name: str) -> list[Results]:
-    found = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return [Results(Plan(**r["plan"]), r["environment"], [Record(**x) for x in r["records"]]) for r in found]
+    return [Results.of(found) for found in json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))]
 
 
 # ------------------------------------------------------------------------------------------------ tables
@@ -167,11 +166,15 @@ def table(name: str) -> str:
         found |= ratios(results)
     methods = list(next(iter(found.values())))
     means = {m: math.exp(fmean(math.log(found[task][m]) for task in found)) for m in methods}
-    lines = [f"| | {' | '.join(f'`{task}`' for task in found)} | mean |", "|---" * (len(found) + 2) + "|"]
+    rows = []
     for method in sorted(methods, key=means.__getitem__):
-        cells = [f"{found[task][method]:.3f}" for task in found]
-        lines.append(f"| {method} | {' | '.join(cells)} | {means[method]:.3f} |")
-    return "\n".join(lines)
+        rows.append([method, *(f"{found[task][method]:.3f}" for task in found), f"{means[method]:.3f}"])
+    return markdown([*(f"`{task}`" for task in found), "mean"], rows)
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """With nothing above the first cells."""
+    return bench.Table("", ["", *head], rows).markdown()
 
 
 CONDITIONS = {"parts": "neither, β₂ = 0.999", "warm-up": "warm-up", "batches of 10": "batches of 10"}
@@ -180,7 +183,7 @@ CONDITIONS = {"parts": "neither, β₂ = 0.999", "warm-up": "warm-up", "batches 
 def conditions_table() -> str:
     """Final validation losses of AdamW and of what was found, geometric means over the seeds."""
     head = [f"`{task}`: {who}" for task in PYDOC for who in ("AdamW", "SUPER-ADAM⁺")]
-    lines = [f"| | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
+    rows = []
     for name, words in CONDITIONS.items():
         (results,) = [r for r in read(name) if tuple(r.plan.tasks) == PYDOC]
         method = "transport, λ" if name == "parts" else next(iter(FOUND))
@@ -193,8 +196,8 @@ def conditions_table() -> str:
                     if (r.task, r.method, r.phase) == (task, m, "report")
                 ]
                 cells.append(f"{math.exp(fmean(map(math.log, ends))):.3f}")
-        lines.append(f"| {words} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([words, *cells])
+    return markdown(head, rows)
 
 
 def verdict_table() -> str:
@@ -203,7 +206,7 @@ def verdict_table() -> str:
     found = analyse(results)
     methods = [m for m in found.methods if m != found.baseline]
     head = [*(f"{m}: final loss" for m in methods), "… its evaluations to AdamW's"]
-    lines = [f"| | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
+    rows = []
     everything = {f"`{name}`": task.comparisons for name, task in found.tasks.items()}
     for name, comparisons in {**everything, f"all {len(everything)}": found.overall}.items():
         cells = []
@@ -212,8 +215,8 @@ def verdict_table() -> str:
             text = f"{losses(c)}, p {probability(c.p)}{lost}"
             cells.append(f"**{text}**" if c.outcome in ("better", "worse") else text)
         cells.append(multiples(comparisons[methods[-1]].times["gradient_evaluations"]))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([name, *cells])
+    return markdown(head, rows)
 
 
 def rates_table() -> str:
@@ -223,12 +226,12 @@ def rates_table() -> str:
     methods = found.methods
     others = [m for m in methods if m != found.baseline]
     head = [*(f"{label(m)}: lr" for m in methods), *(f"{m}: test loss" for m in others)]
-    lines = [f"| | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
+    rows = []
     for name, task in found.tasks.items():
         marks = {m: "".join(f" ({side})" for side in task.trials[m].edges.values()) for m in methods}
         cells = [f"{task.outcomes[m].options['lr']:.2g}{marks[m]}" for m in methods]
-        lines.append(f"| `{name}` | {' | '.join([*cells, *(change(ends[name][m]) for m in others)])} |")
-    return "\n".join(lines)
+        rows.append([f"`{name}`", *cells, *(change(ends[name][m]) for m in others)])
+    return markdown(head, rows)
 
 
 def multiples(ratio: Ratio) -> str:

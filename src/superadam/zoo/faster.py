@@ -9,6 +9,7 @@ from superadam.matrices import AccumulatedNorm, DampedLBFGS, EstimateNorm, Matri
 from superadam.optimizer import SuperAdam
 from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant, Paper, Storm
+from superadam.zoo.adam_family import adamw
 from superadam.zoo.registry import checked, compose, method
 
 __all__ = ["adam_plus", "mars", "mars_approx", "nigt", "sdlbfgs", "storm", "super_adam", "super_adam_plus"]
@@ -194,16 +195,7 @@ def super_adam_plus(
     >>> super_adam_plus(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["lam"]
     0.0005
     """
-    beta1, beta2 = checked(betas)
-    return compose(
-        params,
-        lr,
-        options,
-        estimator=Transport(),
-        matrix=SecondMoment(beta2, lam, bias_correction=True),
-        schedule=BiasCorrected(beta1),
-        weight_decay=weight_decay,
-    )
+    return adamw(params, lr, betas, lam, weight_decay, **{"estimator": Transport(), **options})
 
 
 @method

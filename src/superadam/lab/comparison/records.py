@@ -78,7 +78,11 @@ class Results:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        return cls.of(json.loads(Path(path).read_text(encoding="utf-8")))
+
+    @classmethod
+    def of(cls, found: dict[str, Any]) -> Self:
+        """From plain data."""
         records = [Record(**record) for record in found["records"]]
         return cls(Plan(**found["plan"]), found["environment"], records)
 
