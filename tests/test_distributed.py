@@ -33,12 +33,14 @@ def start(tmp_path_factory):
         if world != 2:
             run(2)  # others load what two processes have saved
         if world not in done:
+            done[world] = {}  # if this start fails, there is no second one
             by_two = [name for name in SCENARIOS if name not in MESHES]
             names = {1: BY_ONE, 2: by_two, 4: BY_FOUR}[world]
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("SAVED_IN", str(folder))
                 patch.setenv("OMP_NUM_THREADS", "1")
                 patch.setenv("PYTHONWARNINGS", "ignore")
+                patch.setenv("PYTHONFAULTHANDLER", "1")
                 torch.multiprocessing.spawn(workers.run_all, (world, str(folder), names), nprocs=world)
             done[world] = torch.load(folder / f"results-{world}.pt", weights_only=False)
         return done[world]
@@ -48,7 +50,7 @@ def start(tmp_path_factory):
 
 def result(start, world, name):
     """What a scenario gave."""
-    outcome = start(world)[name]
+    outcome = start(world).get(name, "The processes failed: see the first of these tests")
     assert not isinstance(outcome, str), outcome
     return outcome
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -64,6 +65,9 @@ def together(strategy: str | None, device: str) -> Iterator[Processes]:
         yield Processes(strategy or "ddp")
     finally:
         dist.destroy_process_group()
+        # FSDP2 leaves gloo's threads behind, and one that lets go of its last message while Python shuts down aborts the
+        # process: let it do so before.
+        time.sleep(0.1)
 
 
 class Processes:
