@@ -213,8 +213,62 @@ def test_a_plan_is_not_mixed_with_another(tmp_path):
     Queue(url, "q", Plan(["line"], ["adamw"])).close()
     with pytest.raises(ValueError, match=r"differs in trials \(9 there, 7 here\)"):
         Queue(url, "q", Plan(["line"], ["adamw"], trials=7))
+    with pytest.raises(ValueError, match=r"differs in methods .*seeds can be added to it"):
+        Queue(url, "q", Plan(["line"], ["adam"]))
     with pytest.raises(ValueError, match="holds no comparison 'p': it holds q"):
         Queue(url, "p")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"trials": 7},
+        {"tuning_seeds": [1000, 1001]},
+        {"report_seeds": [1, 2, 3, 4, 5]},
+        {"budget_evals": {"line": 9}},
+        {"sizes": {"line": {"batch": 1}}},
+        {"compositions": {"mine": "adam"}},
+        {"data_dir": "there"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_only_tasks_methods_and_seeds_extend_a_plan(changed):
+    options = {
+        "budget_evals": {"line": 8},
+        "sizes": {"line": {}},
+        "compositions": {"mine": "adamw"},
+        "data_dir": "here",
+    }
+    plan = Plan(["line"], ["adamw", "mine"], **options)
+    more = {"tasks": ["line", "other"], "methods": ["mine", "adamw", "adam"], "report_seeds": [0, 1, 2, 3, 4, 5]}
+    larger = dataclasses.replace(plan, **more, budget_evals={"line": 8, "other": 3})
+    assert larger.extends(plan)
+    assert not plan.extends(larger)
+    assert not dataclasses.replace(larger, **changed).extends(plan)
+
+
+def test_a_comparison_that_is_extended_is_the_whole_one_and_keeps_its_runs(made, tmp_path):
+    """Half of the methods and seeds, then all; a worker of the first half goes on with the second."""
+    plan, whole = made
+    half = dataclasses.replace(plan, methods=plan.methods[:2], report_seeds=plan.report_seeds[:1], compositions={})
+    assert plan.extends(half)
+    url = f"sqlite:///{tmp_path / 'q.db'}"
+    with Queue(url, "q", half, {"command": "half", "torch": "2"}) as queue:
+        records = []
+        while len(records) < engine.plan_size(half):
+            queue.put(needed(queue.plan, records))
+            worker._one(queue, None, None, str)
+            records = queue.records()
+        Queue(url, "q", plan, {"command": "whole"}).close()
+        added = 0
+        while len(records) < engine.plan_size(plan):
+            queue.put(needed(queue.plan, records))
+            added += worker._one(queue, None, None, str) is not None
+            records = queue.records()
+        results = queue.results()
+    assert added == engine.plan_size(plan) - engine.plan_size(half)
+    assert numbers(results) == numbers(whole)
+    assert (results.environment["command"], results.environment["torch"]) == ("whole", "2")
 
 
 # ------------------------------------------------------------------------------------------------ runs

@@ -65,8 +65,8 @@ def together(strategy: str | None, device: str) -> Iterator[Processes]:
         yield Processes(strategy or "ddp")
     finally:
         dist.destroy_process_group()
-        # FSDP2 leaves gloo's threads behind, and one that lets go of its last message while Python shuts down aborts the
-        # process: let it do so before.
+        # FSDP2 leaves gloo's threads behind, and one that lets go of its last message while Python shuts down aborts
+        # the process: let it do so before.
         time.sleep(0.1)
 
 

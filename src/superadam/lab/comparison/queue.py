@@ -34,7 +34,8 @@ class Queue:
     Args:
         storage: sqlite:///PATH or postgresql://…
         name: of the comparison there.
-        plan: to begin one, or to go on with one of the same plan. Without it, one must be there.
+        plan: to begin one, or to go on with one of the same plan, or of one that it extends. Without it, one must be
+            there.
         environment: goes with a new plan into the results.
     """
 
@@ -57,17 +58,28 @@ class Queue:
             self._study = optuna.create_study(storage=self._storage, study_name=name, load_if_exists=True)
         if plan is not None:
             self._begin(plan, environment or {})
-        self.plan = _plan(self._study.user_attrs["plan"])
+
+    @property
+    def plan(self) -> Plan:
+        """As it is now: another process may have extended it."""
+        return _plan(self._study.user_attrs["plan"])
 
     def _begin(self, plan: Plan, environment: dict[str, Any]) -> None:
         found = self._study.user_attrs.get("plan")
         if found is None:
             self._study.set_user_attr("environment", environment)
             self._study.set_user_attr("plan", dataclasses.asdict(plan))  # last: with it, all is there
-        elif _plan(found) != plan:
+        elif plan.extends(_plan(found)):
+            command = {k: v for k, v in environment.items() if k == "command"}
+            self._study.set_user_attr("environment", self._study.user_attrs["environment"] | command)
+            self._study.set_user_attr("plan", dataclasses.asdict(plan))
+        else:
             there, here = dataclasses.asdict(_plan(found)), dataclasses.asdict(plan)
             differ = ", ".join(f"{k} ({there[k]} there, {here[k]} here)" for k in here if here[k] != there[k])
-            raise ValueError(f"There is another comparison of the name {self.name!r}, that differs in {differ}")
+            raise ValueError(
+                f"There is another comparison of the name {self.name!r}, that differs in {differ}. Tasks, methods and "
+                "seeds can be added to it, and nothing else changed"
+            )
         self._study.set_user_attr("ended", False)
 
     def close(self) -> None:

@@ -44,6 +44,24 @@ class Plan:
     """By task: what differs from the sizes of the scale, such as the batch."""
     device: str = "cpu"
 
+    def extends(self, other: Plan) -> bool:
+        """Whether this is the other plan with more tasks, methods or seeds of the report: then its runs serve here.
+
+        >>> Plan(["a", "b"], ["adamw"]).extends(Plan(["a"], ["adamw"])), Plan(["a"], []).extends(Plan(["a"], ["adamw"]))
+        (True, False)
+        """
+        mine, others = dataclasses.asdict(self), dataclasses.asdict(other)
+        for name in ("tasks", "methods", "report_seeds"):
+            if not set(others.pop(name)) <= set(mine.pop(name)):
+                return False
+        for name in ("budget_evals", "compositions", "sizes"):
+            found = mine.pop(name)
+            if any(found.get(k) != v for k, v in others.pop(name).items()):
+                return False
+        if other.data_dir is None:  # where nothing lies that was used
+            mine["data_dir"] = None
+        return mine == others
+
 
 @dataclasses.dataclass
 class Record:

@@ -131,8 +131,7 @@ def work(
     """
     torch.set_num_threads(1)  # sums over threads depend on their number, and runs are many
     with Queue(storage, name) as queue:
-        plan = queue.plan
-        plan.task_file, plan.data_dir = task_file or plan.task_file, data_dir or plan.data_dir
+        plan = _here(queue, task_file, data_dir)
         check_device(plan.device)
         if plan.task_file is not None:
             own.load(plan.task_file)
@@ -140,19 +139,26 @@ def work(
                 raise ValueError(f"{plan.task_file} is not the task file that this comparison was begun with")
         made = 0
         while not queue.ended:
-            if (job := _one(queue, plan, say)) is None:
+            if (job := _one(queue, task_file, data_dir, say)) is None:
                 queue.revive()
                 time.sleep(WAIT)
             made += job is not None
     return made
 
 
-def _one(queue: Queue, plan: Plan, say: Callable[[str], None]) -> Job | None:
+def _here(queue: Queue, task_file: str | None, data_dir: str | None) -> Plan:
+    """The plan, with the places of this machine."""
+    plan = queue.plan
+    plan.task_file, plan.data_dir = task_file or plan.task_file, data_dir or plan.data_dir
+    return plan
+
+
+def _one(queue: Queue, task_file: str | None, data_dir: str | None, say: Callable[[str], None]) -> Job | None:
     """Make one run, if there is one."""
     with queue.take() as taken:
         if taken is None:
             return None
-        job = taken.job
+        job, plan = taken.job, _here(queue, task_file, data_dir)
         say(f"{job.task}, {job.method}, {job.phase} {job.trial}, seed {job.seed}")
         taken.record = run(plan, job)
         return job
