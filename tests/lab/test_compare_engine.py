@@ -588,6 +588,7 @@ def test_a_task_that_cannot_be_trained_is_refused_before_anything_is_run(tmp_pat
         (["--tune", "lr=a:b"], "Invalid --tune 'lr=a:b'"),
         (["--storage", "postgres://x"], "Unknown storage"),
         (["--device", "cuda"], "Nothing can be computed on 'cuda' here"),
+        (["--out", "/dev/null/there"], "/dev/null/there: Not a directory"),
     ],
 )
 def test_what_a_user_gets_wrong_is_said_without_a_traceback(tmp_path, args, said):

@@ -104,11 +104,12 @@ def test_without_data_a_task_says_what_it_needs():
 
 
 def test_logistic_regression_reads_a_libsvm_file(tmp_path):
-    path = tmp_path / "rows"
+    path = tmp_path / "a9a"
     path.write_text("".join(f"{'+1' if i % 2 else '-1'} {1 + i % 3}:1 4:0.{i}\n" for i in range(60)))
-    problem = tasks.find("logistic-nonconvex").problem("tiny", 0, path)
-    assert {split: len(a) for split, (a, _) in problem.all.items()} == {"train": 42, "valid": 9, "test": 9}
-    assert problem.model.x.shape == (4,)
+    for place in (path, tmp_path):
+        problem = tasks.find("logistic-nonconvex").problem("tiny", 0, place)
+        assert {split: len(a) for split, (a, _) in problem.all.items()} == {"train": 42, "valid": 9, "test": 9}
+        assert problem.model.x.shape == (4,)
 
 
 def test_the_full_gradient_of_logistic_regression_is_exact():

@@ -26,5 +26,6 @@ def errors() -> Iterator[None]:
     except (ValueError, TypeError, OSError) as error:
         rank = os.environ.get("RANK", "0")
         where = "" if rank == "0" else f" in process {rank}"
-        Console(stderr=True).print(f"Error{where}: {error}", highlight=False, markup=False, soft_wrap=True)
+        said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+        Console(stderr=True).print(f"Error{where}: {said}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(2) from error

@@ -150,6 +150,8 @@ def _wikitext2(build: Callable[..., Problem]) -> Callable[..., Problem]:
 
 
 def _logistic(path: Path | None, seed: int, *, rows: int | None, batch: int) -> Problem:
+    if path is not None and path.is_dir():
+        path /= "a9a"
     found = some(_once(_breast_cancer) if path is None else _once(data.libsvm, path), rows)
     order = shuffled(len(found))
     a, b = int(0.7 * len(order)), int(0.85 * len(order))
@@ -210,7 +212,7 @@ _add(
 _add(
     "logistic-nonconvex",
     "logistic regression with a nonconvex penalty, full gradient exact",
-    "scikit-learn's breast cancer data; or a LIBSVM file, such as a9a or w8a, by --data-dir",
+    "scikit-learn's breast cancer data; or a LIBSVM file by --data-dir; of a folder, a9a",
     _logistic,
     tiny={"rows": 100, "batch": 16, "epochs": 2},
     laptop={"rows": 10_000, "batch": 16, "epochs": 20},

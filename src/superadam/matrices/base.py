@@ -142,10 +142,10 @@ def check_options(matrix: Any) -> None:
         check(value >= 0, name, value, f"{name} >= 0")
 
 
-def root(s: Chunk, beta: float, bias_correction: bool) -> Tensor:
-    """√v_t, with v_t divided by 1 - β^t if asked."""
-    v: Tensor = s.v.sqrt()
-    return over(v, correction(s, beta)) if bias_correction else v
+def root(s: Chunk, v: Tensor, beta: float, bias_correction: bool) -> Tensor:
+    """√v, with v divided by 1 - β^t if asked."""
+    h = v.sqrt()
+    return over(h, correction(s, beta)) if bias_correction else h
 
 
 def correction(s: Chunk, beta: float) -> Scalar:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from superadam.matrices.base import Matrix, check_options, correction, root
+from superadam.matrices.base import Matrix, check_options, root
 from superadam.parts import check
-from superadam.tensors import clip, over, plus, power
+from superadam.tensors import clip, plus, power
 
 if TYPE_CHECKING:
     from superadam.chunks import Chunk
@@ -150,9 +150,7 @@ class AMSGrad(Matrix):
         s.v_max.clamp_min_(s.v)
 
     def H(self, s: Chunk) -> Tensor:
-        h: Tensor = s.v_max.sqrt()
-        if self.bias_correction:
-            h = over(h, correction(s, self.beta))
+        h = root(s, s.v_max, self.beta, self.bias_correction)
         p = 2 * self.power
         return power(plus(h, self.lam), p) if self.lam_inside else plus(power(h, p), self.lam)
 
@@ -190,9 +188,8 @@ class Cautious(Matrix):
         s.v = torch.where(s.g * grad > 0, v, -v)
 
     def H(self, s: Chunk) -> Tensor:
-        v = s.v.abs().sqrt()
-        v = plus(over(v, correction(s, self.beta)) if self.bias_correction else v, self.lam)
-        return torch.where(s.v > 0, v, v * self.kappa)
+        h = plus(root(s, s.v.abs(), self.beta, self.bias_correction), self.lam)
+        return torch.where(s.v > 0, h, h * self.kappa)
 
 
 class Yogi(Matrix):
@@ -224,7 +221,7 @@ class Yogi(Matrix):
         s.v.addcmul_((s.v - squared).sign_(), squared, value=self.beta - 1)
 
     def H(self, s: Chunk) -> Tensor:
-        return plus(root(s, self.beta, self.bias_correction), self.lam)
+        return plus(root(s, s.v, self.beta, self.bias_correction), self.lam)
 
 
 class AdaBound(Matrix):
@@ -263,7 +260,7 @@ class AdaBound(Matrix):
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
     def H(self, s: Chunk) -> Tensor:
-        h = plus(root(s, self.beta, self.bias_correction), self.lam)
+        h = plus(root(s, s.v, self.beta, self.bias_correction), self.lam)
         speed = 1 - self.beta if self.speed is None else self.speed
         low = s.at_age(lambda t: 1 / (self.final * (1 + 1 / (speed * t))))
         high = s.at_age(lambda t: 1 / (self.final * (1 - 1 / (speed * t + 1))))

@@ -42,7 +42,7 @@ class SecondMoment(Matrix):
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
     def H(self, s: Chunk) -> Tensor:
-        return plus(root(s, self.beta, self.bias_correction), self.lam)
+        return plus(root(s, s.v, self.beta, self.bias_correction), self.lam)
 
 
 class GradientNorm(MultipleOfIdentity):
@@ -129,7 +129,7 @@ class Belief(Matrix):
             s.v.add_(self.eps)
 
     def H(self, s: Chunk) -> Tensor:
-        return plus(root(s, self.beta2, self.bias_correction), self.lam)
+        return plus(root(s, s.v, self.beta2, self.bias_correction), self.lam)
 
 
 class BeliefNorm(MultipleOfIdentity):

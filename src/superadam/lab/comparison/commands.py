@@ -51,7 +51,7 @@ def compare(
     """Which optimizer for these tasks, and is the difference real?
 
     Every method is tuned with the same trials, and its best is repeated on other seeds, at equal gradient evaluations.
-    The same command goes on with what was stopped.
+    The same command goes on with what was stopped; with more seeds, methods or tasks, it extends what is there.
 
     Example: superadam compare digits-mlp digits-cnn --scale tiny --methods "super_adam tau=1" --methods storm
     """

@@ -51,7 +51,8 @@ def compare(
 ) -> Results:
     """Tune every method alike, repeat the best of each on other seeds, and write results and reports into a folder.
 
-    One that was stopped goes on: call it again with the same arguments.
+    One that was stopped goes on: call it again with the same arguments. With more tasks, methods or seeds and the same
+    `out`, it is extended.
 
     Args:
         tasks: names of tasks; with a `task_file`, by default those of the file.
