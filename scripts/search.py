@@ -87,13 +87,14 @@ COMBINED = {
 }
 """What was best, together."""
 
-HELD_OUT = ("wikitext2-transformer",)  # without part in the search
+HELD_OUT = ("wikitext2-transformer",)  # a network without part in the search
 DIGITS, PYDOC = ("digits-mlp", "digits-cnn"), ("pydoc-lstm", "pydoc-transformer")
 SEARCH = {"trials": 6, "seeds": 2, "first_seed": 900, "tune": {"lr": (1e-3, 0.3)}}
 NARROW = SEARCH | {"trials": 4, "tune": {"lr": (4e-3, 0.2)}}
 CHECK = SEARCH | {"trials": 6, "tune": {"lr": (5e-4, 0.2)}}
 SHORT = {"budget_evals": 200}
 REPORT = "report"
+FIRST = 5  # seeds of the report. The others were run a session later, their number fixed before
 FOUND = {"super_adam_plus": "super_adam_plus"}  # "transport, λ, β₂ = 0.99"
 ROUNDS = {
     "parts": Round(PARTS, {PYDOC: SHORT, DIGITS: {}}, SEARCH),
@@ -109,6 +110,7 @@ ROUNDS = {
     ),
     "warm-up": Round(FOUND, {PYDOC: SHORT}, CHECK | {"decay": "warmup-cosine"}),
     "batches of 10": Round(FOUND, {PYDOC: SHORT}, CHECK | {"sizes": {"batch": 10}}),
+    "batches of 40": Round(FOUND, {PYDOC: SHORT}, CHECK | {"sizes": {"batch": 40}}),
     REPORT: Round(
         {"λ, β₂ = 0.99": f"adamw betas=[0.9,0.99] {LAM}", **FOUND},
         {(*DIGITS, *PYDOC, "cifar10-resnet18", *HELD_OUT): {}},
@@ -178,7 +180,7 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
     return bench.Table("", ["", *head], rows).markdown()
 
 
-CONDITIONS = {"parts": "neither, β₂ = 0.999", "warm-up": "warm-up", "batches of 10": "batches of 10"}
+CONDITIONS = {"parts": "neither, β₂ = 0.999"} | {name: name for name in ("warm-up", "batches of 10", "batches of 40")}
 
 
 def conditions_table() -> str:
@@ -201,10 +203,18 @@ def conditions_table() -> str:
     return markdown(head, rows)
 
 
-def verdict_table() -> str:
-    """The report's: final losses and p-values; and of the last method, what it takes to AdamW's median final loss."""
+def reported(*, first: bool = False) -> Results:
+    """The report, on the seeds that were run later; or on the first ones and their tasks."""
     (results,) = read(REPORT)
-    found = analyse(results)
+    seeds = results.plan.report_seeds
+    if not first:
+        return results.only(seeds=seeds[FIRST:])
+    return results.only(seeds=seeds[:FIRST], tasks=[task for task in results.plan.tasks if task not in HELD_OUT])
+
+
+def verdict_table(*, first: bool = False) -> str:
+    """The report's: final losses and p-values; and of the last method, what it takes to AdamW's median final loss."""
+    found = analyse(reported(first=first))
     methods = [m for m in found.methods if m != found.baseline]
     head = [*(f"{m}: final loss" for m in methods), "… its evaluations to AdamW's"]
     rows = []
@@ -222,7 +232,7 @@ def verdict_table() -> str:
 
 def rates_table() -> str:
     """The report's learning rates, with a mark where the best is at an end of those tried; and test losses."""
-    (results,) = read(REPORT)
+    results = reported()
     found, ends = analyse(results), ratios(results, "test_loss")
     methods = found.methods
     others = [m for m in methods if m != found.baseline]
@@ -232,6 +242,20 @@ def rates_table() -> str:
         marks = {m: "".join(f" ({side})" for side in task.trials[m].edges.values()) for m in methods}
         cells = [f"{task.outcomes[m].options['lr']:.2g}{marks[m]}" for m in methods]
         rows.append([f"`{name}`", *cells, *(change(ends[name][m]) for m in others)])
+    return markdown(head, rows)
+
+
+def ranks_table() -> str:
+    """The mean rank over the tasks and seeds of the report, first and later."""
+    rows, head = [], []
+    for words, results in {"first": reported(first=True), "later": reported()}.items():
+        found, n = analyse(results), len(results.plan.report_seeds)
+        ranks = found.ranks
+        head = [*map(label, found.methods), "two differ from", "Friedman's test", "tasks × seeds"]
+        cells = [f"{ranks.means[m]:.2f}" for m in found.methods]
+        rows.append(
+            [f"{n} {words} seeds", *cells, f"{ranks.critical:.2f}", f"p {probability(ranks.p)}", str(ranks.blocks)]
+        )
     return markdown(head, rows)
 
 
@@ -245,6 +269,8 @@ TABLES = {
     "combined": lambda: table("combined"),
     "conditions": conditions_table,
     "report": verdict_table,
+    "first": lambda: verdict_table(first=True),
+    "ranks": ranks_table,
     "rates": rates_table,
 }
 

@@ -31,7 +31,7 @@ def start(tmp_path_factory):
 
     def run(world):
         if world != 2:
-            run(2)  # others load what two processes have saved
+            assert run(2), "others load what two processes have saved, and these have failed"
         if world not in done:
             done[world] = {}  # if this start fails, there is no second one
             by_two = [name for name in SCENARIOS if name not in MESHES]

@@ -5,7 +5,9 @@ import io
 import json
 import math
 import signal
+import socket
 import sqlite3
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from typer.testing import CliRunner
 
 from superadam.cli import app
 from superadam.lab import own, tasks
-from superadam.lab.comparison import engine, live, worker
+from superadam.lab.comparison import engine, live, verdict, worker
 from superadam.lab.comparison.ablations import ABLATIONS, BiasCorrectedPaper
 from superadam.lab.comparison.jobs import Job, best, judged, needed, scores
 from superadam.lab.comparison.planning import plan_of
@@ -242,16 +244,15 @@ def test_only_tasks_methods_and_seeds_extend_a_plan(changed):
     plan = Plan(["line"], ["adamw", "mine"], **options)
     more = {"tasks": ["line", "other"], "methods": ["mine", "adamw", "adam"], "report_seeds": [0, 1, 2, 3, 4, 5]}
     larger = dataclasses.replace(plan, **more, budget_evals={"line": 8, "other": 3})
-    assert larger.extends(plan)
-    assert not plan.extends(larger)
-    assert not dataclasses.replace(larger, **changed).extends(plan)
+    assert larger.unlike(plan) == []
+    assert plan.unlike(larger) == ["tasks", "methods", "report_seeds", "budget_evals"]
+    assert dataclasses.replace(larger, **changed).unlike(plan) == list(changed)
 
 
 def test_a_comparison_that_is_extended_is_the_whole_one_and_keeps_its_runs(made, tmp_path):
     """Half of the methods and seeds, then all; a worker of the first half goes on with the second."""
     plan, whole = made
     half = dataclasses.replace(plan, methods=plan.methods[:2], report_seeds=plan.report_seeds[:1], compositions={})
-    assert plan.extends(half)
     url = f"sqlite:///{tmp_path / 'q.db'}"
     with Queue(url, "q", half, {"command": "half", "torch": "2"}) as queue:
         records = []
@@ -259,7 +260,7 @@ def test_a_comparison_that_is_extended_is_the_whole_one_and_keeps_its_runs(made,
             queue.put(needed(queue.plan, records))
             worker._one(queue, None, None, str)
             records = queue.records()
-        Queue(url, "q", plan, {"command": "whole"}).close()
+        Queue(url, "q", plan, {"command": "whole", "torch": "3"}).close()
         added = 0
         while len(records) < engine.plan_size(plan):
             queue.put(needed(queue.plan, records))
@@ -268,7 +269,45 @@ def test_a_comparison_that_is_extended_is_the_whole_one_and_keeps_its_runs(made,
         results = queue.results()
     assert added == engine.plan_size(plan) - engine.plan_size(half)
     assert numbers(results) == numbers(whole)
-    assert (results.environment["command"], results.environment["torch"]) == ("whole", "2")
+    earlier = [{"command": "half", "torch": "2", "report_seeds": [0]}]
+    assert results.environment == {
+        "command": "whole",
+        "torch": "3",
+        "earlier": earlier,
+        "hosts": [socket.gethostname()],
+    }
+    added_seed, versions = verdict.verdict(results).cautions[-3:-1]
+    assert "1 seeds, 1 to 1, were added to a comparison on 1" in added_seed
+    assert versions == "Runs were made with different versions of torch: 2 and 3."
+    new = results.only(seeds=[1])
+    assert {r.seed for r in new.records if r.phase == "report"} == {1}
+    assert not any("were added" in caution for caution in verdict.verdict(new).cautions)
+
+
+def test_who_extends_a_comparison_is_not_stopped_by_the_end_of_the_smaller_one(made, tmp_path):
+    plan, _ = made
+    half = dataclasses.replace(plan, report_seeds=plan.report_seeds[:1])
+    url = f"sqlite:///{tmp_path / 'q.db'}"
+    with Queue(url, "q", half) as first, Queue(url, "q", plan) as second:
+        first.end(half)
+        assert not second.ended
+        assert first.plan == plan
+        second.end(plan)
+        assert first.ended
+
+
+def test_runs_that_are_not_of_the_plan_are_left_alone(made, tmp_path):
+    """Two processes that extend a comparison at the same moment: the plan is that of one of them."""
+    plan, _ = made
+    with Queue(f"sqlite:///{tmp_path / 'q.db'}", "q", plan) as queue:
+        stray = Job("line", "another", "tune", 0, 1000, (("lr", 0.1),))
+        queue.put([stray, dataclasses.replace(stray, method="adamw", seed=999), *jobs(1)])
+        with queue.take() as taken:
+            assert taken.job == jobs(1)[0]
+            taken.record = taken.job.record("finished", [])
+        with queue.take() as taken:
+            assert taken is None
+        assert [r.method for r in queue.results().records] == ["adamw"]
 
 
 # ------------------------------------------------------------------------------------------------ runs
@@ -393,8 +432,8 @@ def command(made, tmp_path, monkeypatch):
     def carry_out(asked, folder, storage, jobs, listener):
         assert (asked, storage, jobs) == (plan, None, 3)
         folder.mkdir()
-        listener(None, results.records[:5])
-        listener(None, results.records)
+        listener(SimpleNamespace(plan=plan), results.records[:5])
+        listener(SimpleNamespace(plan=plan), results.records)
         return results
 
     monkeypatch.chdir(tmp_path)
@@ -412,6 +451,20 @@ def test_the_command_ends_with_the_verdict_and_the_path(command):
     assert first == "3 methods, 2 trials and 2 seeds each, 12 runs into here; gradient evaluations of a run: line 30"
     assert lines[:2] == ["5 of 12 runs", "12 of 12 runs, about 0 s left"]
     assert lines[2:] == ["AdamW it is.", "Report: here/report.html; the numbers: here/results.json"]
+
+
+def test_a_report_can_be_had_anew_and_of_some_seeds_alone(made, tmp_path):
+    _, results = made
+    results.write(tmp_path / engine.RESULTS)
+    for args, place in (([], tmp_path), (["--first-seed", "1"], tmp_path / "seeds-from-1")):
+        ended = CliRunner().invoke(app, ["report", str(tmp_path), *args])
+        assert ended.exit_code == 0, ended.output
+        text = (place / "report.md").read_text()
+        assert (place / "report.html").exists()
+        assert ("on seeds 0, 1," if place == tmp_path else "on seed 1,") in text
+    ended = CliRunner().invoke(app, ["report", str(tmp_path), "--first-seed", "2"])
+    assert (ended.exit_code, "no seed from 2 on" in ended.output) == (2, True)
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "nothing")]).exit_code == 2
 
 
 def test_ctrl_c_says_how_to_go_on(command, monkeypatch):
@@ -438,9 +491,9 @@ def test_what_is_there_is_written_when_a_comparison_is_stopped(tmp_path):
 def test_the_table_on_a_terminal_keeps_up_to_date(made):
     plan, results = made
     console = Console(force_terminal=True, width=120, file=io.StringIO())
-    with live.Shown(console, plan) as shown:
+    with live.Shown(console) as shown:
         for n in (0, 1, 3, 12):
-            shown(None, results.records[:n])
+            shown(SimpleNamespace(plan=plan), results.records[:n])
     text = console.file.getvalue()
     for part in ("…", "1/2 · ", "2/2 · ", " · 1/2", " · 2/2", "12 of 12 runs", "mine"):
         assert part in text
@@ -450,7 +503,7 @@ def test_the_table_on_a_terminal_keeps_up_to_date(made):
 def test_a_worker_ends_with_the_comparison(made, tmp_path):
     url = f"sqlite:///{tmp_path / 'q.db'}"
     with Queue(url, "q", made[0]) as queue:
-        queue.end()
+        queue.end(queue.plan)
     ended = CliRunner().invoke(app, ["worker", url, "q"])
     assert ended.stdout == "The comparison has ended; 0 runs were made here.\n"
     wrong = CliRunner().invoke(app, ["worker", url, "p"])

@@ -1,5 +1,6 @@
 """Comparisons by several processes, some of which are killed: always the same table."""
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -13,6 +14,8 @@ import pytest
 from comparing import alone, numbers, small_plan
 from sqlalchemy.exc import IntegrityError
 
+from superadam.lab import own
+from superadam.lab.comparison import engine
 from superadam.lab.comparison.engine import carry_out
 from superadam.lab.comparison.queue import Queue, _patiently
 
@@ -115,20 +118,27 @@ def postgres(tmp_path):
 
 def test_workers_anywhere_join_through_postgresql(tmp_path, postgres):
     pytest.importorskip("psycopg", reason="comes with superadam[postgres]")
-    plan, workers = small_plan(tmp_path), []
+    plan, slow, workers = small_plan(tmp_path), tmp_path / "slow", []
+    half = dataclasses.replace(plan, methods=plan.methods[:2], compositions={})
+    slow.touch()
 
-    def start(queue, records):
+    def extend(queue, records):
+        """While they make the first half of it. One is killed."""
         if not workers:
             workers.extend(
                 subprocess.Popen([*COMMAND, "worker", postgres, "out"], stdout=subprocess.PIPE, text=True)
-                for _ in range(2)
+                for _ in range(3)
             )
+        elif records and slow.exists():
+            workers[0].kill()
+            Queue(postgres, "out", plan).close()
+            slow.unlink()
 
-    results = carry_out(plan, tmp_path / "out", postgres, jobs=0, listener=start)
+    results = carry_out(half, tmp_path / "out", postgres, jobs=0, listener=extend)
     said = [worker.communicate(timeout=180)[0] for worker in workers]
-    made = [int(text.rsplit("ended; ", 1)[1].split()[0]) for text in said]
-    assert sum(made) == len(results.records)
+    made = [int(text.rsplit("ended; ", 1)[1].split()[0]) for text in said[1:]]
     assert min(made) > 0
+    assert results.plan == plan
     assert numbers(results) == numbers(alone(plan, tmp_path / "alone.db"))
     assert not (tmp_path / "out" / "comparison.db").exists()
 
@@ -143,3 +153,29 @@ def test_a_data_base_that_another_process_is_making_is_waited_for():
         return "there"
 
     assert _patiently(connect) == "there"
+
+
+def test_workers_that_die_without_a_run_end_the_comparison(tmp_path, monkeypatch):
+    dying = tmp_path / "dying"
+    dying.write_text("#!/bin/sh\nread line\necho no room left >&2\nexit 1\n")
+    dying.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(dying))
+    monkeypatch.setattr(engine, "POLL", 0.1)
+    with pytest.raises(ValueError, match=r"Workers die, and no run is made: no room left, more is in .*workers\.log"):
+        carry_out(small_plan(tmp_path), tmp_path / "out", jobs=2)
+
+
+@pytest.mark.slow
+def test_a_run_that_kills_its_workers_has_failed_and_the_others_are_made(tmp_path):
+    plan = small_plan(tmp_path, seeds=1)
+    file = tmp_path / "line_task.py"
+    kills = f"if not os.path.exists({str(tmp_path / 'last')!r}): os.kill(os.getpid(), 9)"
+    file.write_text(file.read_text().replace("def loss(model, x, y):", f"def loss(model, x, y):\n    {kills}"))
+    plan = dataclasses.replace(plan, methods=["adamw"], trials=1, compositions={}, task_digest=own.digest(file))
+
+    def spare(queue, records):
+        if records:
+            (tmp_path / "last").touch()
+
+    results = carry_out(plan, tmp_path / "out", jobs=1, listener=spare)
+    assert [r.status for r in results.records] == ["failed", "finished"]

@@ -26,6 +26,8 @@ def errors() -> Iterator[None]:
     except (ValueError, TypeError, OSError) as error:
         rank = os.environ.get("RANK", "0")
         where = "" if rank == "0" else f" in process {rank}"
-        said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+        said = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            said = f"{error.filename}: {error.strerror}"
         Console(stderr=True).print(f"Error{where}: {said}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(2) from error

@@ -16,7 +16,7 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (compare, worker):
+    for command in (compare, report, worker):
         app.command()(command)
 
 
@@ -85,13 +85,38 @@ def compare(
             highlight=False,
         )
         try:
-            with live.Shown(console, plan) as shown:
+            with live.Shown(console) as shown:
                 results = engine.carry_out(plan, folder, storage, jobs, shown)
         except KeyboardInterrupt:
             console.print(f"Stopped. The same command goes on with {folder}, and no run that is done is made again.")
             raise typer.Exit(130) from None
     console.print(engine.report(results, folder), highlight=False)
     console.print(f"Report: {folder / 'report.html'}; the numbers: {folder / engine.RESULTS}", highlight=False)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Of a comparison.")],
+    first_seed: Annotated[int, typer.Option(min=0, help="Of the report; without those before it.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where to. Default: the folder; of some seeds, one in it.")] = None,
+) -> None:
+    """Write the report of a comparison anew: of one that was stopped, or on the seeds alone that were added to it.
+
+    Example: superadam report comparisons/digits-mlp-tiny --first-seed 5
+    """
+    from superadam.lab.comparison import engine
+    from superadam.lab.comparison.records import Results
+
+    console = Console(soft_wrap=True)
+    with errors():
+        found = Results.read(folder / engine.RESULTS)
+        seeds = [seed for seed in found.plan.report_seeds if seed >= first_seed]
+        if not seeds:
+            raise ValueError(f"There is no seed from {first_seed} on, but {found.plan.report_seeds}")
+        all_ = len(seeds) == len(found.plan.report_seeds)
+        out = out or (folder if all_ else folder / f"seeds-from-{first_seed}")
+        out.mkdir(parents=True, exist_ok=True)
+        console.print(engine.report(found.only(seeds=seeds), out), highlight=False)
+    console.print(f"Report: {out / 'report.html'}", highlight=False)
 
 
 def worker(

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from superadam.lab.comparison.jobs import needed
 from superadam.lab.comparison.planning import plan_of
-from superadam.lab.comparison.queue import Queue, masked
+from superadam.lab.comparison.queue import RETRIES, Queue, masked
 from superadam.lab.comparison.records import Plan, Record, Results
 from superadam.lab.folders import environment
 from superadam.lab.parallel import check_device
@@ -129,29 +130,30 @@ def carry_out(
     if jobs:
         check_device(plan.device)
     here = environment()
-    here |= {"command": masked(here["command"]), "threads": 1, "jobs": jobs, "cores": os.cpu_count()}
+    here |= {"command": masked(here["command"]), "optuna": version("optuna"), "threads": 1, "jobs": jobs}
     with Queue(storage, name, plan, here) as queue:
         queue.revive(counting=False)
         try:
             with Workers(storage, name, jobs, folder / "workers.log") as workers:
-                _until_done(queue, workers, listener)
-                queue.end()
+                queue.end(_until_done(queue, workers, listener))
         finally:  # if it is stopped, too
             results = queue.results()
             results.write(folder / RESULTS)
     return results
 
 
-def _until_done(queue: Queue, workers: Workers, listener: Listener) -> None:
-    known = -1
+def _until_done(queue: Queue, workers: Workers, listener: Listener) -> Plan:
+    """Returns the plan whose runs are all made: another process may have extended it."""
+    known: tuple[Plan, int] | None = None
     while True:
-        records = queue.records()
-        if len(records) != known:
-            queue.put(needed(queue.plan, records))
-            known = len(records)
+        plan, records = queue.plan, queue.records()
+        if known != (plan, len(records)):
+            queue.put(needed(plan, records))
+            known = plan, len(records)
+            workers.deaths = 0
         listener(queue, records)
-        if known >= plan_size(queue.plan):
-            return
+        if len(records) >= plan_size(plan):
+            return plan
         if workers.restart():
             queue.revive()
         time.sleep(POLL)
@@ -164,13 +166,17 @@ def plan_size(plan: Plan) -> int:
 
 
 class Workers:
-    """Worker processes. They end when this process does, however it ends."""
+    """Worker processes. They end when this process does, however it ends.
+
+    A run that kills its workers has failed after some of them, which is counted in the data base. `deaths` are those
+    since the last run was made: if there are more, it is not a run that kills them.
+    """
 
     def __init__(self, storage: str, name: str, jobs: int, log: Path) -> None:
         self._told = json.dumps([storage, name]).encode() + b"\n"  # not as arguments, which all users of a machine see
         self._jobs, self._log = jobs, log
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._deaths = 0
+        self.deaths = 0
 
     def __enter__(self) -> Self:
         self._processes = [self._start() for _ in range(self._jobs)]
@@ -203,9 +209,10 @@ class Workers:
     def restart(self) -> int:
         """Start those anew that have died. Returns their number."""
         dead = [i for i, process in enumerate(self._processes) if process.poll() is not None]
-        self._deaths += len(dead)
-        if self._deaths > 3 * max(1, self._jobs):
-            raise RuntimeError(f"Workers die again and again. What they said is in {self._log}")
+        self.deaths += len(dead)
+        if self.deaths > (RETRIES + 1) * self._jobs:
+            said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+            raise ValueError(f"Workers die, and no run is made: {', '.join([*said, f'more is in {self._log}'])}")
         for i in dead:
             _close(self._processes[i])
             self._processes[i] = self._start()

@@ -23,8 +23,8 @@ LINE = 10.0  # seconds between lines, where there is no terminal
 class Shown:
     """A table of methods and tasks that keeps up to date; lines where the output is no terminal."""
 
-    def __init__(self, console: Console, plan: Plan) -> None:
-        self.console, self.plan = console, plan
+    def __init__(self, console: Console) -> None:
+        self.console = console
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._first: tuple[float, int] | None = None
         self._said = 0.0
@@ -39,14 +39,15 @@ class Shown:
             self._live.stop()
 
     def __call__(self, queue: Queue, records: list[Record]) -> None:
-        now, done, all_ = time.monotonic(), len(records), plan_size(self.plan)
+        plan = queue.plan  # another process may have extended it
+        now, done, all_ = time.monotonic(), len(records), plan_size(plan)
         if self._first is None or done == self._first[1]:
             self._first = (now, done)  # what came before this process is not its pace
         begun, at = self._first
         left = "" if done == at else f", about {_time((now - begun) / (done - at) * (all_ - done))} left"
         line = f"{done} of {all_} runs{left}"
         if self._live is not None:
-            self._live.update(Group(table(self.plan, records), Text(line)), refresh=True)
+            self._live.update(Group(table(plan, records), Text(line)), refresh=True)
         elif now - self._said > LINE or done == all_:
             self._said = now
             self.console.print(line, highlight=False)

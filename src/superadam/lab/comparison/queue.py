@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from superadam.lab.comparison.jobs import Job, judged, quiet
-from superadam.lab.comparison.records import Plan, Record, Results
+from superadam.lab.comparison.records import VERSIONS, Plan, Record, Results, Space
 
-__all__ = ["BEAT", "GRACE", "Queue", "masked"]
+__all__ = ["BEAT", "GRACE", "RETRIES", "Queue", "masked"]
 
 BEAT, GRACE = 5, 30  # seconds between signs of life, and without one until a worker is taken for dead
 RETRIES = 3  # of a run whose worker died
@@ -36,7 +36,8 @@ class Queue:
         name: of the comparison there.
         plan: to begin one, or to go on with one of the same plan, or of one that it extends. Without it, one must be
             there.
-        environment: goes with a new plan into the results.
+        environment: of this process, for the results. It replaces that of a plan that is extended, or of other
+            versions; theirs are kept under "earlier".
     """
 
     def __init__(
@@ -65,22 +66,24 @@ class Queue:
         return _plan(self._study.user_attrs["plan"])
 
     def _begin(self, plan: Plan, environment: dict[str, Any]) -> None:
-        found = self._study.user_attrs.get("plan")
-        if found is None:
-            self._study.set_user_attr("environment", environment)
-            self._study.set_user_attr("plan", dataclasses.asdict(plan))  # last: with it, all is there
-        elif plan.extends(_plan(found)):
-            command = {k: v for k, v in environment.items() if k == "command"}
-            self._study.set_user_attr("environment", self._study.user_attrs["environment"] | command)
-            self._study.set_user_attr("plan", dataclasses.asdict(plan))
-        else:
-            there, here = dataclasses.asdict(_plan(found)), dataclasses.asdict(plan)
-            differ = ", ".join(f"{k} ({there[k]} there, {here[k]} here)" for k in here if here[k] != there[k])
-            raise ValueError(
-                f"There is another comparison of the name {self.name!r}, that differs in {differ}. Tasks, methods and "
-                "seeds can be added to it, and nothing else changed"
-            )
-        self._study.set_user_attr("ended", False)
+        attributes = self._study.user_attrs
+        if "plan" in attributes:
+            there = _plan(attributes["plan"])
+            if names := plan.unlike(there):
+                differ = ", ".join(f"{k} ({getattr(there, k)} there, {getattr(plan, k)} here)" for k in names)
+                raise ValueError(
+                    f"There is another comparison of the name {self.name!r}, that differs in {differ}. Tasks, methods "
+                    "and seeds can be added to it; for anything else, choose another folder by --out"
+                )
+            before = attributes["environment"]
+            if plan == there and all(before.get(k) == environment.get(k) for k in VERSIONS):
+                environment = before
+            else:
+                earlier = [*before.pop("earlier", []), {**before, "report_seeds": there.report_seeds}]
+                environment = {**environment, "earlier": earlier}
+        self._study.set_user_attr("environment", environment)
+        self._study.set_user_attr("plan", dataclasses.asdict(plan))  # last: with it, all is there
+        self._study.set_user_attr("ended", None)
 
     def close(self) -> None:
         """Let go of the data base."""
@@ -96,17 +99,18 @@ class Queue:
 
     def put(self, jobs: list[Job]) -> None:
         """Add those that are not there yet."""
+        space = self.plan.space
         lost = self._states.FAIL  # a kill may have come between a failure and its retry
         known = {_job(t) for t in self._trials() if t.state != lost or t.user_attrs["retries"] >= RETRIES}
         for job in dict.fromkeys(jobs):
             if job not in known:
-                self._add(job, 0)
+                self._add(job, 0, space)
 
-    def _add(self, job: Job, retries: int) -> None:
+    def _add(self, job: Job, retries: int, bounds: Space) -> None:
         import optuna
         from optuna.distributions import FloatDistribution
 
-        space: Any = {k: FloatDistribution(low, high, log=True) for k, (low, high) in self.plan.space.items()}
+        space: Any = {k: FloatDistribution(low, high, log=True) for k, (low, high) in bounds.items()}
         attributes = {"job": dataclasses.asdict(job), "retries": retries}
         params = dict(job.options)
         with quiet():
@@ -118,7 +122,7 @@ class Queue:
         """A trial has failed because of its worker. A stop that somebody asked for does not count as its death."""
         retries = trial.user_attrs["retries"]
         if retries < RETRIES or not self._counting:
-            self._add(_job(trial), retries + self._counting)
+            self._add(_job(trial), retries + self._counting, self.plan.space)
 
     def revive(self, *, counting: bool = True) -> None:
         """Put runs anew into the queue whose worker is silent, or a process of this machine that is no more.
@@ -159,7 +163,8 @@ class Queue:
     @contextmanager
     def take(self) -> Iterator[Taken | None]:
         """A run that nobody else makes, kept alive while it is made; None if there is none."""
-        waiting = self._trials(self._states.WAITING)
+        plan = self.plan
+        waiting = [trial for trial in self._trials(self._states.WAITING) if plan.needs(_job(trial))]
         for trial in sorted(waiting, key=lambda t: (t.user_attrs["job"]["phase"] != "report", t.number)):
             self._storage.record_heartbeat(trial._trial_id)  # before it runs: without one it would never be stale
             if self._storage.set_trial_state_values(trial._trial_id, self._states.RUNNING):
@@ -205,18 +210,23 @@ class Queue:
 
     @property
     def ended(self) -> bool:
-        """Whether there will be no more runs."""
-        return bool(self._study.user_attrs.get("ended"))
+        """Whether there will be no more runs: the plan that was ended is that of now."""
+        attributes = self._study.user_attrs
+        return bool(attributes.get("ended") == attributes["plan"])
 
-    def end(self) -> None:
-        self._study.set_user_attr("ended", True)
+    def end(self, plan: Plan) -> None:
+        """All of its runs are done."""
+        self._study.set_user_attr("ended", dataclasses.asdict(plan))
 
     def records(self) -> list[Record]:
-        """The runs that are done. One whose workers died again and again has failed."""
+        """The runs of the plan that are done. One whose workers died again and again has failed."""
+        plan = self.plan
         done: dict[Job, Record] = {}
         lost: dict[Job, Record] = {}
         for trial in self._trials(self._states.COMPLETE, self._states.FAIL):
             job, result = _job(trial), trial.user_attrs.get("result")
+            if not plan.needs(job):
+                continue
             if trial.state == self._states.COMPLETE:
                 done.setdefault(job, job.record(result["status"], _rows(result["rows"])))
             elif trial.user_attrs["retries"] >= RETRIES:

@@ -8,11 +8,27 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
-__all__ = ["Plan", "Record", "Results", "final", "known", "measure"]
+__all__ = ["VERSIONS", "Plan", "Record", "Results", "Space", "final", "known", "measure"]
 
+VERSIONS = ("superadam", "torch", "python", "optuna", "cuda")
+"""What of an environment changes numbers."""
 Row = dict[str, Any]
+Space = dict[str, tuple[float, float]]
+
+
+class Run(Protocol):
+    """What a run is known by."""
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def phase(self) -> Literal["tune", "report"]: ...
+    @property
+    def seed(self) -> int: ...
 
 
 @dataclasses.dataclass
@@ -31,7 +47,7 @@ class Plan:
     tuning_seeds: list[int] = dataclasses.field(default_factory=lambda: [1000])
     report_seeds: list[int] = dataclasses.field(default_factory=lambda: [0, 1, 2, 3, 4])
     budget_evals: dict[str, int] = dataclasses.field(default_factory=dict)
-    space: dict[str, tuple[float, float]] = dataclasses.field(default_factory=lambda: {"lr": (3e-4, 10.0)})
+    space: Space = dataclasses.field(default_factory=lambda: {"lr": (3e-4, 10.0)})
     sampler: str = "qmc"
     decay: str = "cosine"
     data_dir: str | None = None
@@ -44,23 +60,29 @@ class Plan:
     """By task: what differs from the sizes of the scale, such as the batch."""
     device: str = "cpu"
 
-    def extends(self, other: Plan) -> bool:
-        """Whether this is the other plan with more tasks, methods or seeds of the report: then its runs serve here.
+    def needs(self, run: Run) -> bool:
+        """Whether a run is part of it."""
+        seeds = self.report_seeds if run.phase == "report" else self.tuning_seeds
+        return run.task in self.tasks and run.method in self.methods and run.seed in seeds
 
-        >>> Plan(["a", "b"], ["adamw"]).extends(Plan(["a"], ["adamw"])), Plan(["a"], []).extends(Plan(["a"], ["adamw"]))
-        (True, False)
+    def unlike(self, other: Plan) -> list[str]:
+        """The fields in which this is not the other plan, or that plan with more tasks, methods or report seeds.
+
+        >>> Plan(["a", "b"], ["adamw"]).unlike(Plan(["a"], ["adamw"])), Plan(["a"], []).unlike(Plan(["a"], ["adamw"]))
+        ([], ['methods'])
         """
         mine, others = dataclasses.asdict(self), dataclasses.asdict(other)
-        for name in ("tasks", "methods", "report_seeds"):
-            if not set(others.pop(name)) <= set(mine.pop(name)):
-                return False
-        for name in ("budget_evals", "compositions", "sizes"):
-            found = mine.pop(name)
-            if any(found.get(k) != v for k, v in others.pop(name).items()):
-                return False
-        if other.data_dir is None:  # where nothing lies that was used
-            mine["data_dir"] = None
-        return mine == others
+        found = []
+        for name, value in others.items():
+            if name in ("tasks", "methods", "report_seeds"):
+                holds = set(value) <= set(mine[name])
+            elif name in ("budget_evals", "compositions", "sizes"):
+                holds = all(mine[name].get(k) == v for k, v in value.items())
+            else:
+                holds = mine[name] == value
+            if not holds:
+                found.append(name)
+        return found
 
 
 @dataclasses.dataclass
@@ -87,8 +109,22 @@ class Results:
 
     plan: Plan
     environment: dict[str, Any]
-    """Versions, machine, threads, the exact command, and when."""
+    """Versions, machine, threads, the exact command, and when. "earlier" has those before the plan was extended, or the
+    versions changed, with the `report_seeds` of then."""
     records: list[Record]
+
+    def only(self, *, seeds: Iterable[int] | None = None, tasks: Iterable[str] | None = None) -> Self:
+        """Those on some of the tasks, with some of the seeds of the report; all of their tuning."""
+        plan = self.plan
+        kept = set(plan.report_seeds if seeds is None else seeds)
+        chosen = set(plan.tasks if tasks is None else tasks)
+        part = dataclasses.replace(
+            plan,
+            report_seeds=[seed for seed in plan.report_seeds if seed in kept],
+            tasks=[task for task in plan.tasks if task in chosen],
+        )
+        records = [r for r in self.records if r.task in chosen and (r.phase == "tune" or r.seed in kept)]
+        return dataclasses.replace(self, plan=part, records=records)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """The file. A comparison that is under way can be written, too: it has fewer records."""

@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from superadam.lab.comparison.intervals import Estimate
-from superadam.lab.comparison.records import Results
+from superadam.lab.comparison.records import VERSIONS, Results
 from superadam.lab.comparison.statistics import Comparison, Ratio, Statistics, analyse
 from superadam.lab.methods import PAPER
 
@@ -255,6 +255,25 @@ def _cautions(results: Results, found: Statistics) -> list[str]:
     there = sum(len(outcome.runs) for task in found.tasks.values() for outcome in task.outcomes.values())
     if there < planned:
         made.append(f"The comparison is not finished: {there} of its {planned} runs are there.")
+    made += _history(results)
     if 1 < seeds < 5:
         made.append(f"{seeds} seeds show large differences only; 5 or more are usual.")
+    return made
+
+
+def _history(results: Results) -> list[str]:
+    """What is to be known of a comparison that was extended, or went on with other versions."""
+    earlier, seeds = results.environment.get("earlier", []), results.plan.report_seeds
+    made = []
+    first = [seed for seed in seeds if any(seed in stage["report_seeds"] for stage in earlier)]
+    added = [seed for seed in seeds if seed not in first]
+    if first and added:
+        made.append(
+            f"{len(added)} seeds, {min(added)} to {max(added)}, were added to a comparison on {len(first)}. If it was "
+            "because of what that said, p is too small: `superadam report` can take the new seeds alone."
+        )
+    for name in VERSIONS:
+        used = dict.fromkeys(e[name] for e in (*earlier, results.environment) if e.get(name))
+        if len(used) > 1:
+            made.append(f"Runs were made with different versions of {name}: {_list(list(used))}.")
     return made

@@ -7,7 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 from superadam.lab.comparison.intervals import Estimate
-from superadam.lab.comparison.records import Results
+from superadam.lab.comparison.records import VERSIONS, Results
 from superadam.lab.comparison.statistics import Comparison, Statistics, TaskStatistics
 from superadam.lab.comparison.verdict import figure, interval, label, losses, multiple, probability
 
@@ -47,7 +47,6 @@ SAID = (
     "decay",
 )
 """Fields of the plan that have words of their own."""
-VERSIONS = ("superadam", "torch", "python", "optuna", "cuda")
 AGAINST = ["final loss, against {}", "evaluations to target, times", "seconds to target, times", "p"]
 
 
@@ -121,8 +120,9 @@ def made(results: Results) -> dict[str, str]:
     """How the numbers were made."""
     plan, environment = results.plan, dict(results.environment)
     space = "; ".join(f"{k} from {low:g} to {high:g}, logarithmic" for k, (low, high) in plan.space.items())
-    environment.pop("command", None)
-    environment.pop("began", None)
+    for name in ("command", "began"):
+        environment.pop(name, None)
+    earlier = environment.pop("earlier", [])
     versions = [f"{k} {environment.pop(k)}" for k in VERSIONS if environment.get(k)]
     machine = {k: v for k, v in environment.items() if v not in (None, "", [])}
     return {
@@ -133,6 +133,7 @@ def made(results: Results) -> dict[str, str]:
         "gradient evaluations of a run": _words(plan.budget_evals) or "the scale's",
         "learning rate": f"{plan.decay} decay",
         "versions": ", ".join(versions),
+        **({"extended": "; before: " + "; ".join(_stage(stage) for stage in earlier)} if earlier else {}),
         **{
             f.name.replace("_", " "): _words(v)
             for f in dataclasses.fields(plan)
@@ -140,6 +141,11 @@ def made(results: Results) -> dict[str, str]:
         },
         **{k: _words(v) for k, v in machine.items()},
     }
+
+
+def _stage(environment: dict[str, Any]) -> str:
+    versions = ", ".join(f"{k} {environment[k]}" for k in VERSIONS if environment.get(k))
+    return f"{_seeds(environment['report_seeds'])}, begun {environment.get('began', '?')} ({versions})"
 
 
 def _words(value: Any) -> str:
@@ -159,13 +165,16 @@ def reading(found: Statistics) -> list[str]:
         "What decides is the validation loss at the end of the run, where the schedule of the learning rate ends: the "
         f"ratio of a method's to that of {theirs} with the same seed, its geometric mean over seeds. Over several "
         "tasks, each seed's ratio is the geometric mean over tasks, so that every task counts the same.",
+        "p and the intervals are about the options that tuning has chosen for each method. That is a matter of chance, "
+        "too, above all with one tuning seed and few trials: of two methods that are equally good, one can have been "
+        "given the better options, and then it is the better one here.",
         "The interval holds the truth in about 95 of 100 studies like this one: at each end it is the wider one of "
         "Student's and the paired bootstrap's. With five seeds, the bootstrap alone would be too narrow.",
         "“Better” and “worse” are said if p is below 0.05. It comes from Student's test of the logarithms (a rank test "
         "could show nothing with five seeds), and is corrected by Holm's method for the number of comparisons in this "
-        f"report, {found.family}: if no method differed from {theirs}, 19 of 20 reports would say so. “No difference "
-        "that could be shown” does not mean that there is none; the interval says how large it could be. The "
-        "intervals themselves are not corrected: one in twenty misses the truth.",
+        f"report, {found.family}: if no method, with its options, differed from {theirs}, 19 of 20 reports would say "
+        "so. “No difference that could be shown” does not mean that there is none; the interval says how large it "
+        "could be. The intervals themselves are not corrected: one in twenty misses the truth.",
         "A run is lost if it diverged or failed. Ratios are of the seeds on which neither run was lost; a method that "
         f"lost more runs than {theirs} is never called better, one that lost fewer never worse.",
         f"The target is the median final loss of {theirs}, which up to half of {theirs}'s own runs miss. The first "
