@@ -96,6 +96,8 @@ SHORT = {"budget_evals": 200}
 REPORT = "report"
 FIRST = 5  # seeds of the report. The others were run a session later, their number fixed before
 FOUND = {"super_adam_plus": "super_adam_plus"}  # "transport, λ, β₂ = 0.99"
+TWO_GRADIENTS = "τ = 1 averaged and guarded, λ"
+CHECKED = FOUND | {TWO_GRADIENTS: PARTS[TWO_GRADIENTS]}  # whether these depend on the schedule and the batch
 ROUNDS = {
     "parts": Round(PARTS, {PYDOC: SHORT, DIGITS: {}}, SEARCH),
     "combined": Round(
@@ -108,9 +110,10 @@ ROUNDS = {
         },
         NARROW,
     ),
-    "warm-up": Round(FOUND, {PYDOC: SHORT}, CHECK | {"decay": "warmup-cosine"}),
-    "batches of 10": Round(FOUND, {PYDOC: SHORT}, CHECK | {"sizes": {"batch": 10}}),
-    "batches of 40": Round(FOUND, {PYDOC: SHORT}, CHECK | {"sizes": {"batch": 40}}),
+    "as before": Round(CHECKED, {PYDOC: SHORT}, CHECK),
+    "warm-up": Round(CHECKED, {PYDOC: SHORT}, CHECK | {"decay": "warmup-cosine"}),
+    "batches of 10": Round(CHECKED, {PYDOC: SHORT}, CHECK | {"sizes": {"batch": 10}}),
+    "batches of 40": Round(CHECKED, {PYDOC: SHORT}, CHECK | {"sizes": {"batch": 40}}),
     REPORT: Round(
         {"λ, β₂ = 0.99": f"adamw betas=[0.9,0.99] {LAM}", **FOUND},
         {(*DIGITS, *PYDOC, "cifar10-resnet18", *HELD_OUT): {}},
@@ -127,7 +130,8 @@ def write(name: str, found: list[Results]) -> None:
     """The end of every run; of the report, with all that came before it."""
     for results in found:
         results.plan.data_dir = None
-        results.environment["command"] = f"python scripts/search.py {name}"
+        for environment in (results.environment, *results.environment.get("earlier", [])):
+            environment["command"] = f"python scripts/search.py {name}"
         for record in results.records:
             rows = record.rows if (name, record.phase) == (REPORT, "report") else record.rows[-1:]
             record.rows = [{k: _short(row[k]) for k in COLUMNS if k in row} for row in rows]
@@ -180,27 +184,22 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
     return bench.Table("", ["", *head], rows).markdown()
 
 
-CONDITIONS = {"parts": "neither, β₂ = 0.999"} | {name: name for name in ("warm-up", "batches of 10", "batches of 40")}
+CONDITIONS = ("as before", "warm-up", "batches of 10", "batches of 40")
 
 
 def conditions_table() -> str:
-    """Final validation losses of AdamW and of what was found, geometric means over the seeds."""
-    head = [f"`{task}`: {who}" for task in PYDOC for who in ("AdamW", "SUPER-ADAM⁺")]
+    """Final validation losses, geometric means over the seeds."""
+    names = {"adamw": "AdamW", "super_adam_plus": "SUPER-ADAM⁺", TWO_GRADIENTS: "τ = 1"}
     rows = []
-    for name, words in CONDITIONS.items():
-        (results,) = [r for r in read(name) if tuple(r.plan.tasks) == PYDOC]
-        method = "transport, λ" if name == "parts" else next(iter(FOUND))
-        cells = []
-        for task in PYDOC:
-            for m in (results.plan.baseline, method):
-                ends = [
-                    final(r, "valid_loss")
-                    for r in results.records
-                    if (r.task, r.method, r.phase) == (task, m, "report")
-                ]
-                cells.append(f"{math.exp(fmean(map(math.log, ends))):.3f}")
-        rows.append([words, *cells])
-    return markdown(head, rows)
+    for condition in CONDITIONS:
+        (results,) = read(condition)
+        ends: dict[tuple[str, str], list[float]] = {}
+        for r in results.records:
+            if r.phase == "report":
+                ends.setdefault((r.task, r.method), []).append(final(r, "valid_loss"))
+        cells = [math.exp(fmean(map(math.log, ends[task, method]))) for task in PYDOC for method in names]
+        rows.append([condition, *(f"{cell:.3f}" for cell in cells)])
+    return markdown([f"`{task}`: {name}" for task in PYDOC for name in names.values()], rows)
 
 
 def reported(*, first: bool = False) -> Results:

@@ -520,5 +520,5 @@ def run_all(rank, world, folder, names):
         torch.save(results, f"{folder}/results-{world}.pt")
     dist.destroy_process_group()
     # Not the usual way out: DTensor's caches keep gloo's threads alive, and one that lets go of a tensor while Python
-    # shuts down aborts the process (in about 2 of 100 starts; pytorch/pytorch#179291).
+    # shuts down aborts the process (now and then; pytorch/pytorch#179291).
     os._exit(0)

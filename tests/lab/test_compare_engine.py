@@ -88,6 +88,20 @@ def test_the_lr_is_decayed_by_gradient_evaluations_for_all_methods_alike(made):
             assert row["lr"] == pytest.approx(expected, rel=1e-12)
 
 
+def test_one_method_under_two_names_is_tuned_alike_and_shows_no_difference(tmp_path):
+    small_plan(tmp_path)
+    methods = ["super_adam tau=0.1", "twin: super_adam tau=0.1", "mirror: adamw"]
+    plan = plan_of(["line"], methods, trials=3, seeds=3, task_file=tmp_path / "line_task.py")
+    results = alone(plan, tmp_path / "alone.db")
+
+    def of_method(name):
+        return [(r["trial"], r["seed"], r["rows"]) for r in numbers(results) if r["method"] == name]
+
+    assert of_method("twin") == of_method("super_adam tau=0.1") != of_method("adamw") == of_method("mirror")
+    (finding,) = [f for f in verdict.verdict(results).findings if f.method == "mirror"]
+    assert finding.outcome == "same"
+
+
 def test_results_can_be_written_and_read_and_so_can_half_of_them(made, tmp_path):
     _, results = made
     for some in (results, dataclasses.replace(results, records=results.records[:3])):
