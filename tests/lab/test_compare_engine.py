@@ -23,6 +23,7 @@ from superadam.lab.comparison.jobs import Job, best, judged, needed, scores
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import RETRIES, Queue
 from superadam.lab.comparison.records import Plan, Results
+from superadam.lab.comparison.report import facts
 from superadam.lab.comparison.worker import Light, config_of, run
 from superadam.lab.data import DataError
 from superadam.lab.folders import DECAYS, Config
@@ -291,7 +292,9 @@ def test_a_comparison_that_is_extended_is_the_whole_one_and_keeps_its_runs(made,
         "hosts": [socket.gethostname()],
     }
     added_seed, versions = verdict.verdict(results).cautions[-3:-1]
-    assert "1 seeds, 1 to 1, were added to a comparison on 1" in added_seed
+    assert added_seed.startswith("1 of the 2 seeds were added to a comparison on the others.")
+    assert "superadam report FOLDER --first-seed 1`" in added_seed
+    assert facts.made(results)["earlier"] == "seed 0, begun ? (torch 2)"
     assert versions == "Runs were made with different versions of torch: 2 and 3."
     new = results.only(seeds=[1])
     assert {r.seed for r in new.records if r.phase == "report"} == {1}

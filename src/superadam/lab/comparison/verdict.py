@@ -269,8 +269,8 @@ def _history(results: Results) -> list[str]:
     added = [seed for seed in seeds if seed not in first]
     if first and added:
         made.append(
-            f"{len(added)} seeds, {min(added)} to {max(added)}, were added to a comparison on {len(first)}. If it was "
-            "because of what that said, p is too small: `superadam report` can take the new seeds alone."
+            f"{len(added)} of the {len(seeds)} seeds were added to a comparison on the others. If it was because of "
+            f"what that said, p is too low: `superadam report FOLDER --first-seed {min(added)}` has the new ones alone."
         )
     for name in VERSIONS:
         used = dict.fromkeys(e[name] for e in (*earlier, results.environment) if e.get(name))

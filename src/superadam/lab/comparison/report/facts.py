@@ -133,7 +133,7 @@ def made(results: Results) -> dict[str, str]:
         "gradient evaluations of a run": _words(plan.budget_evals) or "the scale's",
         "learning rate": f"{plan.decay} decay",
         "versions": ", ".join(versions),
-        **({"extended": "; before: " + "; ".join(_stage(stage) for stage in earlier)} if earlier else {}),
+        **({"earlier": "; ".join(_stage(stage) for stage in earlier)} if earlier else {}),
         **{
             f.name.replace("_", " "): _words(v)
             for f in dataclasses.fields(plan)
