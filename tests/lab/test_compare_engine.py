@@ -225,7 +225,7 @@ def test_a_silent_worker_of_another_machine_is_taken_for_dead(tmp_path, monkeypa
 
 
 def test_a_plan_is_not_mixed_with_another(tmp_path):
-    url = f"sqlite:///{tmp_path / 'q.db'}"
+    url = f"sqlite:///{tmp_path / '{q}.db'}"
     Queue(url, "q", Plan(["line"], ["adamw"])).close()
     Queue(url, "q", Plan(["line"], ["adamw"])).close()
     with pytest.raises(ValueError, match=r"differs in trials \(9 there, 7 here\)"):

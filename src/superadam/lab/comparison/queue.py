@@ -294,6 +294,7 @@ def _connected(url: str, stale: Any) -> Any:
     if url.startswith("postgresql://"):
         url = url.replace("postgresql://", "postgresql+psycopg://", 1)  # the driver of superadam[postgres]
     local = url.startswith("sqlite:")
+    url = url.replace("{", "{{").replace("}", "}}")  # Optuna formats it
     options: dict[str, Any] = {"connect_args": {"timeout": 60}} if local else {"pool_pre_ping": True}
     beats: dict[str, Any] = {"heartbeat_interval": BEAT, "grace_period": GRACE, "heartbeat_stale_trial_callback": stale}
     try:

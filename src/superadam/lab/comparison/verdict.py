@@ -151,8 +151,10 @@ def change(ratio: float) -> str:
 
 
 def interval(e: Estimate) -> str:
-    """Of a ratio: 0.60 (0.50 to 0.71); with a miss ∞ (0.90 to ∞)."""
-    return multiple(e.value) + ("" if math.isnan(e.low) else f" ({multiple(e.low)} to {multiple(e.high)})")
+    """Of a ratio: 0.60 (0.50 to 0.71), 0.981 (0.980 to 0.983); with a miss ∞ (0.90 to ∞)."""
+    decimals = 3 if e.high - e.low < 0.02 else 2
+    value, low, high = (multiple(ratio, decimals) for ratio in (e.value, e.low, e.high))
+    return value + ("" if math.isnan(e.low) else f" ({low} to {high})")
 
 
 def _reach(ratio: Ratio, theirs: str) -> str:
@@ -165,15 +167,15 @@ def _count(n: int, word: str) -> str:
     return f"{n} {word}" + ("" if n == 1 else "s")
 
 
-def multiple(ratio: float) -> str:
-    """A ratio, to the hundredth where that can be read.
+def multiple(ratio: float, decimals: int = 2) -> str:
+    """A ratio, by default to the hundredth, where that can be read.
 
     >>> multiple(0.512), multiple(12.34), multiple(math.inf), multiple(math.nan)
     ('0.51', '12.3', '∞', '–')
     """
     if not math.isfinite(ratio):
         return "–" if math.isnan(ratio) else "∞"
-    return f"{ratio:.2f}" if 0.1 <= ratio < 10 else figure(ratio)
+    return f"{ratio:.{decimals}f}" if 0.1 <= ratio < 10 else figure(ratio)
 
 
 def figure(value: float, digits: int = 3) -> str:
