@@ -72,7 +72,7 @@ class Round:
         """All of it. What is there is not made again."""
         found = []
         for tasks, options in self.tasks.items():
-            chosen = [f"{label}: {method}" for label, method in self.methods.items()]
+            chosen = [f"{called}: {method}" for called, method in self.methods.items()]
             more = {"data_dir": data_dir} if any(find(task).needs_data for task in tasks) else {}
             print(name, *tasks, flush=True)
             folder = out / "-".join([name, *tasks, *(str(v) for v in options.values() if isinstance(v, int))])
@@ -95,7 +95,7 @@ HELD_OUT = ("wikitext2-transformer",)  # a network without part in the search
 DIGITS, PYDOC = ("digits-mlp", "digits-cnn"), ("pydoc-lstm", "pydoc-transformer")
 SEARCH = {"trials": 6, "seeds": 2, "first_seed": 900, "tune": {"lr": (1e-3, 0.3)}}
 NARROW = SEARCH | {"trials": 4, "tune": {"lr": (4e-3, 0.2)}}
-CHECK = SEARCH | {"trials": 6, "tune": {"lr": (5e-4, 0.2)}}
+CHECK = SEARCH | {"tune": {"lr": (5e-4, 0.2)}}
 SHORT = {"budget_evals": 200}
 REPORT = "report"
 AGAIN = "adamw again"  # where its best learning rate was the lowest one, or failed on half of the seeds
@@ -197,6 +197,12 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
     return bench.Table("", ["", *head], rows).markdown()
 
 
+def mean_end(records: list[Record], task: str, method: str) -> float:
+    """The geometric mean of the final validation losses of the report."""
+    found = [r for r in records if (r.task, r.method, r.phase) == (task, method, "report")]
+    return math.exp(fmean(math.log(final(r, "valid_loss")) for r in found))
+
+
 CONDITIONS = ("as before", "warm-up", "batches of 10", "batches of 40")
 
 
@@ -206,12 +212,8 @@ def conditions_table() -> str:
     rows = []
     for condition in CONDITIONS:
         (results,) = read(condition)
-        ends: dict[tuple[str, str], list[float]] = {}
-        for r in results.records:
-            if r.phase == "report":
-                ends.setdefault((r.task, r.method), []).append(final(r, "valid_loss"))
-        cells = [math.exp(fmean(map(math.log, ends[task, method]))) for task in PYDOC for method in names]
-        rows.append([condition, *(f"{cell:.3f}" for cell in cells)])
+        ends = [mean_end(results.records, task, method) for task in PYDOC for method in names]
+        rows.append([condition, *(f"{end:.3f}" for end in ends)])
     return markdown([f"`{task}`: {name}" for task in PYDOC for name in names.values()], rows)
 
 
@@ -229,14 +231,10 @@ def reported(*, first: bool = False) -> Results:
 
 def _better(records: list[Record], again: list[Record]) -> list[Record]:
     """With AdamW's runs from its second tuning, if they ended lower: more than the others were given."""
-    old = [r for r in records if (r.task, r.method) == (again[0].task, again[0].method)]
-    if _mean(again) >= _mean(old):
+    task, method = again[0].task, again[0].method
+    if mean_end(again, task, method) >= mean_end(records, task, method):
         return records
-    return [r for r in records if r not in old] + again
-
-
-def _mean(records: list[Record]) -> float:
-    return fmean(math.log(final(r, "valid_loss")) for r in records if r.phase == "report")
+    return [r for r in records if (r.task, r.method) != (task, method)] + again
 
 
 def verdict_table(*, first: bool = False) -> str:

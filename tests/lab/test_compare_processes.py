@@ -17,7 +17,8 @@ from sqlalchemy.exc import IntegrityError
 from superadam.lab import own
 from superadam.lab.comparison import engine
 from superadam.lab.comparison.engine import carry_out
-from superadam.lab.comparison.queue import Queue, _patiently
+from superadam.lab.comparison.queue import Queue
+from superadam.lab.comparison.storage import patiently
 
 COMMAND = [sys.executable, "-c", "from superadam.cli import main; main()"]
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) if os.path.isdir("/usr/lib/postgresql") else []
@@ -152,7 +153,7 @@ def test_a_data_base_that_another_process_is_making_is_waited_for():
             raise IntegrityError("INSERT INTO alembic_version", {}, ValueError())
         return "there"
 
-    assert _patiently(connect) == "there"
+    assert patiently(connect) == "there"
 
 
 def test_workers_that_die_without_a_run_end_the_comparison(tmp_path, monkeypatch):

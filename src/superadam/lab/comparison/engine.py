@@ -15,8 +15,9 @@ from typing import Any, Self
 
 from superadam.lab.comparison.jobs import needed
 from superadam.lab.comparison.planning import plan_of
-from superadam.lab.comparison.queue import RETRIES, Queue, masked
+from superadam.lab.comparison.queue import RETRIES, Queue
 from superadam.lab.comparison.records import Plan, Record, Results
+from superadam.lab.comparison.storage import masked
 from superadam.lab.folders import environment
 from superadam.lab.parallel import check_device
 

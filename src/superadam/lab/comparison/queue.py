@@ -9,20 +9,17 @@ are taken.
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
-import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Self
 
+from superadam.lab.comparison.identity import gone, this
 from superadam.lab.comparison.jobs import Job, judged, quiet
-from superadam.lab.comparison.records import VERSIONS, Plan, Record, Results, Space
+from superadam.lab.comparison.records import VERSIONS, Plan, Record, Results
+from superadam.lab.comparison.storage import connected, masked
 
-__all__ = ["BEAT", "GRACE", "RETRIES", "Queue", "masked"]
+__all__ = ["BEAT", "GRACE", "RETRIES", "Queue"]
 
 BEAT, GRACE = 5, 30  # seconds between signs of life, and without one until a worker is taken for dead
 RETRIES = 3  # of a run whose worker died
@@ -50,7 +47,12 @@ class Queue:
         self._counting = True
         self._states = optuna.trial.TrialState
         with quiet():
-            self._storage = _connected(storage, lambda study, trial: self._again(trial))
+            self._storage = connected(
+                storage,
+                heartbeat_interval=BEAT,
+                grace_period=GRACE,
+                heartbeat_stale_trial_callback=lambda study, trial: self._again(trial),
+            )
             known = [study.study_name for study in optuna.get_all_study_summaries(self._storage)]
             if name not in known and plan is None:
                 raise ValueError(
@@ -59,6 +61,7 @@ class Queue:
             self._study = optuna.create_study(storage=self._storage, study_name=name, load_if_exists=True)
         if plan is not None:
             self._begin(plan, environment or {})
+        self._space = self.plan.space  # an extension leaves it as it is
 
     @property
     def plan(self) -> Plan:
@@ -99,18 +102,17 @@ class Queue:
 
     def put(self, jobs: list[Job]) -> None:
         """Add those that are not there yet."""
-        space = self.plan.space
         lost = self._states.FAIL  # a kill may have come between a failure and its retry
         known = {_job(t) for t in self._trials() if t.state != lost or t.user_attrs["retries"] >= RETRIES}
         for job in dict.fromkeys(jobs):
             if job not in known:
-                self._add(job, 0, space)
+                self._add(job, 0)
 
-    def _add(self, job: Job, retries: int, bounds: Space) -> None:
+    def _add(self, job: Job, retries: int) -> None:
         import optuna
         from optuna.distributions import FloatDistribution
 
-        space: Any = {k: FloatDistribution(low, high, log=True) for k, (low, high) in bounds.items()}
+        space: Any = {k: FloatDistribution(low, high, log=True) for k, (low, high) in self._space.items()}
         attributes = {"job": dataclasses.asdict(job), "retries": retries}
         params = dict(job.options)
         with quiet():
@@ -122,7 +124,7 @@ class Queue:
         """A trial has failed because of its worker. A stop that somebody asked for does not count as its death."""
         retries = trial.user_attrs["retries"]
         if retries < RETRIES or not self._counting:
-            self._add(_job(trial), retries + self._counting, self.plan.space)
+            self._add(_job(trial), retries + self._counting)
 
     def revive(self, *, counting: bool = True) -> None:
         """Put runs anew into the queue whose worker is silent, or a process of this machine that is no more.
@@ -142,11 +144,7 @@ class Queue:
             optuna.storages.fail_stale_trials(self._study)
         for trial in self._trials(self._states.RUNNING):
             worker = trial.user_attrs.get("worker")
-            if (
-                worker is not None
-                and (worker["host"], worker["boot"]) == (socket.gethostname(), _boot())
-                and _started(worker["pid"]) != worker["started"]
-            ):
+            if worker is not None and gone(worker):
                 self._give_back(trial)
 
     def _give_back(self, trial: Any) -> None:
@@ -172,8 +170,7 @@ class Queue:
         else:
             yield None
             return
-        worker = {"host": socket.gethostname(), "boot": _boot(), "pid": os.getpid(), "started": _started(os.getpid())}
-        self._storage.set_trial_user_attr(trial._trial_id, "worker", worker)
+        self._storage.set_trial_user_attr(trial._trial_id, "worker", this())
         ended = threading.Event()
         pulse = threading.Thread(target=self._beat, args=(trial._trial_id, ended), daemon=True)
         pulse.start()
@@ -266,57 +263,6 @@ class Taken:
     record: Record | None = None
 
 
-def masked(text: str) -> str:
-    """Without the password of a URL.
-
-    >>> masked("postgresql://me:secret@host/lab"), masked("postgresql://host/lab?password=secret")
-    ('postgresql://me:…@host/lab', 'postgresql://host/lab?password=…')
-    """
-    return re.sub(r"(password=)[^&\s]+", r"\1…", re.sub(r"(://[^:/@\s]*):[^@\s]+@", r"\1:…@", text))
-
-
-def _patiently(connect: Callable[[], Any]) -> Any:
-    """Processes that make the tables of a new data base at once get in each other's way: one of them tries again."""
-    import sqlalchemy
-
-    for seconds in (0.2, 0.5, 1.0, 2.0):
-        try:
-            return connect()
-        except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.OperationalError, sqlalchemy.exc.ProgrammingError):
-            time.sleep(seconds)
-    return connect()
-
-
-def _connected(url: str, stale: Any) -> Any:
-    import optuna
-    import sqlalchemy
-
-    if url.startswith("postgresql://"):
-        url = url.replace("postgresql://", "postgresql+psycopg://", 1)  # the driver of superadam[postgres]
-    local = url.startswith("sqlite:")
-    url = url.replace("{", "{{").replace("}", "}}")  # Optuna formats it
-    options: dict[str, Any] = {"connect_args": {"timeout": 60}} if local else {"pool_pre_ping": True}
-    beats: dict[str, Any] = {"heartbeat_interval": BEAT, "grace_period": GRACE, "heartbeat_stale_trial_callback": stale}
-    try:
-        storage = _patiently(lambda: optuna.storages.RDBStorage(url, engine_kwargs=options, **beats))
-    except sqlalchemy.exc.OperationalError as error:
-        raise ValueError(f"Cannot open {masked(url)}: {masked(str(error.orig))}") from error
-    except sqlalchemy.exc.ArgumentError as error:
-        raise ValueError(f"Unknown storage {masked(url)} (expected sqlite:///PATH or postgresql://…)") from error
-    except ImportError as missing:
-        raise ValueError(f"{masked(url)} needs {missing.name}: pip install 'superadam[postgres]'") from missing
-    if local:
-        # Optuna reads a trial's state, then writes it. SQLite would let two processes read before both write.
-        sqlalchemy.event.listen(storage.engine, "connect", _own_transactions)
-        sqlalchemy.event.listen(storage.engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
-        storage.engine.dispose()
-    return storage
-
-
-def _own_transactions(connection: Any, record: Any) -> None:
-    connection.isolation_level = None
-
-
 def _job(trial: Any) -> Job:
     found = trial.user_attrs["job"]
     return Job(**{**found, "options": tuple((k, v) for k, v in found["options"])})
@@ -333,28 +279,3 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _boot() -> str:
-    """Which start of which machine this is, and which space of process numbers: names of hosts can be alike."""
-    try:
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
-
-
-def _started(pid: int) -> str | None:
-    """What tells a process from a later one with the same number; None if there is none."""
-    if Path("/proc/self/stat").exists():
-        try:
-            state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return None
-        return None if state == "Z" else rest[18]
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass
-    return "unknown"

@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
-__all__ = ["VERSIONS", "Plan", "Record", "Results", "Space", "final", "known", "measure"]
+__all__ = ["VERSIONS", "Plan", "Record", "Results", "final", "known", "measure"]
 
 VERSIONS = ("superadam", "torch", "python", "optuna", "cuda")
 """What of an environment changes numbers."""
 Row = dict[str, Any]
-Space = dict[str, tuple[float, float]]
 
 
 class Run(Protocol):
@@ -47,7 +46,7 @@ class Plan:
     tuning_seeds: list[int] = dataclasses.field(default_factory=lambda: [1000])
     report_seeds: list[int] = dataclasses.field(default_factory=lambda: [0, 1, 2, 3, 4])
     budget_evals: dict[str, int] = dataclasses.field(default_factory=dict)
-    space: Space = dataclasses.field(default_factory=lambda: {"lr": (3e-4, 10.0)})
+    space: dict[str, tuple[float, float]] = dataclasses.field(default_factory=lambda: {"lr": (3e-4, 10.0)})
     sampler: str = "qmc"
     decay: str = "cosine"
     data_dir: str | None = None

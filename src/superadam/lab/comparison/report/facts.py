@@ -123,8 +123,7 @@ def made(results: Results) -> dict[str, str]:
     for name in ("command", "began"):
         environment.pop(name, None)
     earlier = environment.pop("earlier", [])
-    versions = [f"{k} {environment.pop(k)}" for k in VERSIONS if environment.get(k)]
-    machine = {k: v for k, v in environment.items() if v not in (None, "", [])}
+    machine = {k: v for k, v in environment.items() if k not in VERSIONS and v not in (None, "", [])}
     return {
         "tuned": f"{space}, the same for every method: {plan.trials} trials each ({plan.sampler}), on tuning "
         f"{_seeds(plan.tuning_seeds)}",
@@ -132,7 +131,7 @@ def made(results: Results) -> dict[str, str]:
         "the same batches for all methods",
         "gradient evaluations of a run": _words(plan.budget_evals) or "the scale's",
         "learning rate": f"{plan.decay} decay",
-        "versions": ", ".join(versions),
+        "versions": _versions(environment),
         **({"earlier": "; ".join(_stage(stage) for stage in earlier)} if earlier else {}),
         **{
             f.name.replace("_", " "): _words(v)
@@ -144,8 +143,12 @@ def made(results: Results) -> dict[str, str]:
 
 
 def _stage(environment: dict[str, Any]) -> str:
-    versions = ", ".join(f"{k} {environment[k]}" for k in VERSIONS if environment.get(k))
-    return f"{_seeds(environment['report_seeds'])}, begun {environment.get('began', '?')} ({versions})"
+    seeds, began = _seeds(environment["report_seeds"]), environment.get("began", "?")
+    return f"{seeds}, begun {began} ({_versions(environment)})"
+
+
+def _versions(environment: dict[str, Any]) -> str:
+    return ", ".join(f"{k} {environment[k]}" for k in VERSIONS if environment.get(k))
 
 
 def _words(value: Any) -> str:

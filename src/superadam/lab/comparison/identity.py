@@ -1,0 +1,51 @@
+"""Which process makes a run, so that another one can tell whether it still does."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+__all__ = ["gone", "this"]
+
+
+def this() -> dict[str, Any]:
+    """This process, as plain data.
+
+    >>> gone(this()), gone({**this(), "started": "before"})
+    (False, True)
+    """
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "started": _started(pid)}
+
+
+def gone(process: dict[str, Any]) -> bool:
+    """Whether it is known to be no more. Of another machine, that is never known."""
+    here = (process["host"], process["boot"]) == (socket.gethostname(), _boot())
+    return here and _started(process["pid"]) != process["started"]
+
+
+def _boot() -> str:
+    """Which start of which machine this is, and which space of process numbers: names of hosts can be alike."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str | None:
+    """What tells a process from a later one with the same number; None if there is none."""
+    if Path("/proc/self/stat").exists():
+        try:
+            state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return None if state == "Z" else rest[18]
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "unknown"
