@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from problems import CASES, LR, Stochastic, SuperAdam, train
-from superadam import matrices, schedules, twice
+from superadam import matrices, schedules, sets, twice
 
 SAMPLES = list(range(10))
 STOPS = [0, 1, 2, 6, 10]
@@ -599,3 +600,92 @@ def test_a_first_step_with_nothing_to_learn_only_creates_the_state():
     opt = SuperAdam(params, lr=0.1)
     opt.step()
     assert {state["step"] for state in opt.state.values()} == {1}
+
+
+# ------------------------------------------------------------------------------------------------ names
+
+
+class Pair(nn.Module):
+    """Two layers of one shape, defined in either order."""
+
+    def __init__(self, *order):
+        super().__init__()
+        for name in order:
+            setattr(self, name, nn.Linear(2, 2, dtype=torch.float64))
+
+
+def trained_pair(make, *order):
+    """The gradients of `a` are 1, those of `b` are 2: their moments tell them apart."""
+    model = Pair(*order)
+    opt = make(model)
+    for p, value in [(p, 1.0 if name.startswith("a") else 2.0) for name, p in model.named_parameters()]:
+        p.grad = torch.full_like(p, value)
+    opt.step(None if not getattr(opt, "two_point", False) else lambda: torch.zeros(()))
+    return model, opt
+
+
+NAMED = {
+    "module": lambda model: SuperAdam(model, lr=1e-3),
+    "pairs": lambda model: SuperAdam(list(model.named_parameters()), lr=1e-3),
+    "groups": lambda model: SuperAdam(
+        [
+            {"params": [(n, p) for n, p in model.named_parameters() if "weight" in n]},
+            {"params": [(n, p) for n, p in model.named_parameters() if "bias" in n], "lr": 1e-2},
+        ],
+        lr=1e-3,
+    ),
+    "case 2": lambda model: SuperAdam(model, lr=1e-3, matrix=matrices.GradientNorm()),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_state_is_loaded_by_name(kind):
+    """Layers that are defined in another order keep their own moments."""
+    _, opt = trained_pair(NAMED[kind], "a", "b")
+    model = Pair("b", "a")
+    other = NAMED[kind](model)
+    other.load_state_dict(opt.state_dict())
+    for name, p in model.named_parameters():
+        assert (other.state[p]["g"] == (1.0 if name.startswith("a") else 2.0)).all()
+    names = [name for group in other.state_dict()["param_groups"] for name in group["param_names"]]
+    assert names == [n for group in NAMED[kind](model).param_groups for n in group["param_names"]]
+
+
+def test_names_of_wrappers_do_not_matter():
+    _, opt = trained_pair(NAMED["module"], "a", "b")
+    model = Pair("b", "a")
+    other = SuperAdam([(f"_orig_mod.module.{name}", p) for name, p in model.named_parameters()], lr=1e-3)
+    other.load_state_dict(opt.state_dict())
+    assert (other.state[model.a.weight]["g"] == 1).all()
+    assert (other.state[model.b.weight]["g"] == 2).all()
+
+
+def test_other_names_are_refused_and_change_nothing():
+    _, opt = trained_pair(NAMED["module"], "a", "b")
+    _, other = trained_pair(NAMED["module"], "a", "c")
+    before = copy.deepcopy(other.state_dict())
+    with pytest.raises(ValueError, match=r"another model: group 0 has a parameter 'c.weight' here.*param_names"):
+        other.load_state_dict(opt.state_dict())
+    assert identical(other.state_dict(), before)
+
+
+def test_without_names_parameters_are_paired_by_position():
+    _, opt = trained_pair(lambda model: SuperAdam(model.parameters(), lr=1e-3), "a", "b")
+    model = Pair("b", "a")
+    for make in (lambda m: SuperAdam(m.parameters(), lr=1e-3), NAMED["module"]):
+        other = make(model)
+        other.load_state_dict(opt.state_dict())
+        assert (other.state[model.b.weight]["g"] == 1).all()
+
+
+def test_factors_of_other_shapes_are_refused():
+    """Scalars and roots are checked as buffers are."""
+    p = nn.Parameter(torch.ones(3))
+    opt = SuperAdam([p], lr=1e-3, matrix=matrices.GradientNorm(), constraint=sets.L2Ball(1.0))
+    p.grad = torch.ones(3)
+    opt.step()
+    for name in ("b", "root"):
+        saved = opt.state_dict()
+        saved["state"][0] = {**saved["state"][0], name: torch.ones(7)}
+        with pytest.raises(ValueError, match=rf"'{name}' of parameter 0 has shape \(7,\)"):
+            opt.load_state_dict(saved)

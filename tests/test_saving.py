@@ -451,3 +451,40 @@ def test_killed_at_every_stage_of_a_save(tmp_path):
     batches = in_another_process(f"kill_at_stages({str(tmp_path)!r})").split()
     assert [int(n) for n in batches] == [2, 4, 6, 9]
     assert Run(payload=PAYLOAD).load(tmp_path / "last.pt").losses == Run().train(epochs=LONG).losses
+
+
+class Pair(nn.Module):
+    """Two layers of one shape, defined in either order."""
+
+    def __init__(self, *order):
+        super().__init__()
+        for name in order:
+            setattr(self, name, nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: SuperAdam(model, lr=1e-3),
+        lambda model: SuperAdam(model.parameters(), lr=1e-3),
+        lambda model: torch.optim.Adam(model.parameters()),
+        lambda model: torch.optim.Adam(model.named_parameters()),
+    ],
+)
+def test_moments_follow_their_weights(tmp_path, make):
+    """Weights go by name, so moments do: also for optimizers that do not know the names."""
+    model = Pair("a", "b")
+    opt = make(model)
+    for name, p in model.named_parameters():
+        p.grad = torch.full_like(p, 1.0 if name.startswith("a") else 2.0)
+    opt.step()
+    save_checkpoint(tmp_path / "last.pt", model=model, optimizer=opt)
+    other = Pair("b", "a")
+    fresh = make(other)
+    load_checkpoint(tmp_path / "last.pt", model=other, optimizer=fresh)
+    old = dict(model.named_parameters())
+    for name, p in other.named_parameters():
+        assert torch.equal(p, old[name])
+        for key in ("g", "v", "exp_avg", "exp_avg_sq"):
+            if key in fresh.state[p]:
+                assert torch.equal(fresh.state[p][key], opt.state[old[name]][key])

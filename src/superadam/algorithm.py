@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from superadam import kernels, lines, steps
+from superadam import kernels, lines, refusals, steps
 from superadam.base import ComposedOptimizer, State
 from superadam.chunks import Chunk, Scalars, Sums, state_dtype
 from superadam.estimators import Estimator
@@ -154,6 +154,7 @@ class AlgorithmOne(ComposedOptimizer):
         if self._open_batch is not None:
             raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
         self._unmark()
+        refusals.check_shapes(self)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             pending = self._chunks(lambda p, state: (_key(state["gamma"]),) if "gamma" in state else None)
             steps.solve_jointly(pending)
@@ -215,13 +216,37 @@ class AlgorithmOne(ComposedOptimizer):
     def restart(self) -> None:
         """Forget g: the next gradient of every parameter is its g, as at the start. H and the step counts stay.
 
-        Drops a batch that was left between its two half-steps. Pending moves are taken.
+        Drops a batch that was left between its two half-steps. Pending moves are taken. Numbers that are not finite are
+        healed: a move along such a g is not taken, and a parameter whose H has them starts anew, from step 1.
         """
         if self._open_batch is not None:
             self._void()
+        self._drop_what_is_not_finite()
         self.flush()
         for p in self.state:
             self.state[p].pop("g", None)
+
+    @torch.no_grad()
+    def _drop_what_is_not_finite(self) -> None:
+        spoilt = {
+            matrix
+            for matrix, scalars in self._scalars.items()
+            if not all(bool(value.isfinite().all()) for value in scalars.values())
+        }
+        for group in self.param_groups:
+            parts = self._parts(group)
+            for p in group["params"]:
+                state = self.state.get(p, {})
+                H_is_spoilt = parts.matrix in spoilt or not _finite(state, parts.matrix.buffers, p)
+                dropped = {*parts.matrix.buffers, *parts.matrix.scalars} if H_is_spoilt else set()
+                if H_is_spoilt or not _finite(state, parts.estimator.buffers, p):
+                    dropped.update(parts.estimator.buffers, ["gamma"])
+                for name in dropped & state.keys():
+                    del state[name]
+                if H_is_spoilt and state:
+                    state["step"] = state["step"] * 0
+        for matrix in spoilt:
+            del self._scalars[matrix]
 
     def _void(self) -> None:
         """The second evaluation of a batch failed, after the move to x_t: keep x_t, which is as it should be, and drop
@@ -241,3 +266,12 @@ class AlgorithmOne(ComposedOptimizer):
 def _key(gamma: Scalar | None) -> Hashable:
     """What parameters must agree on for their pending moves to be taken together."""
     return id(gamma) if isinstance(gamma, Tensor) else gamma
+
+
+def _finite(state: State, names: tuple[str, ...], p: Tensor) -> bool:
+    """Whether the tensors of a state are finite, on all processes."""
+    sums = [local(state[name]).sum(dtype=torch.float64) for name in names if name in state]
+    if not sums:
+        return True
+    spoilt = torch.stack([~total.isfinite() for total in sums]).any()
+    return not bool(over_ranks(spoilt.float(), sharding(p), "max"))

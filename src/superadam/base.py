@@ -38,6 +38,7 @@ class ComposedOptimizer(Optimizer):
         self._never_stepped: dict[int, State] = {}  # what init_state has created, by id
         self._parts_of: dict[Hashable, Composition] = {}
         self._scalars: dict[Matrix, dict[str, Tensor]] = {}
+        self._inside: list[ConvexSet | None] = []  # the set that the parameters of a group have been put into
         replay.register(self)
         if isinstance(params, nn.Module):
             self.protect(params)
@@ -197,68 +198,57 @@ class ComposedOptimizer(Optimizer):
                     self._scalars[matrix] = {**self._shared(matrix), **own}
                 state.update(self._scalars[matrix])
 
-    def _check_gradients(self) -> None:
-        """Refuse what cannot be used, before anything is changed."""
-        seen = False
-        for i, group in enumerate(self.param_groups):
-            names = group.get("param_names")
-            for j, p in enumerate(group["params"]):
-                if p.grad is None:
-                    continue
-                seen = True
-                if p.grad.layout is not torch.strided:
-                    name = names[j] if names else f"{j} of group {i}"
-                    raise RuntimeError(
-                        f"SuperAdam does not support sparse gradients (parameter {name}): use dense ones, e.g. "
-                        "nn.Embedding(..., sparse=False)"
-                    )
-        if not seen and self.two_point:
-            raise RuntimeError(
-                "No parameter has a gradient. With tau > 0 every evaluation must leave gradients: does the closure "
-                "call loss.backward(), and the loop call it in both turns?"
-            )
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with any option of its own."""
         if isinstance(param_group, dict):
             options.refuse_misspelt(param_group, self.defaults)
             param_group = options.normalised({**self.defaults, **param_group})
         super().add_param_group(param_group)
-        self._check_places(self.param_groups[-1])
-        constraint = self._parts(self.param_groups[-1]).constraint
-        if constraint is not None:
-            self._enter(constraint, self.param_groups[-1]["params"])
+        group = self.param_groups[-1]
+        try:
+            self._check_places(group)
+            self._enter(group)
+        except ValueError:  # of the set: complex or not finite, or of a shape that it is not for
+            self.param_groups.pop()
+            raise
+        self._inside.append(self._parts(group).constraint)
 
     def _check_places(self, group: dict[str, Any]) -> None:
-        """Refuse the newest group if its parts cannot work on parameters where these are."""
+        """Refuse a group whose parts cannot work on parameters where these are."""
         parts, names = self._parts(group), group.get("param_names")
         for j, p in enumerate(group["params"]):
             reason = rounding.objection(group, p)
             if sharded := sharding_objection(parts, group, p):
                 reason = f"it is sharded, and {sharded}"
             if reason is not None:
-                self.param_groups.pop()
                 raise ValueError(f"Parameter {names[j] if names else j}: {reason}")
         if parts.matrix.joint:
             sharing = [g for g in self.param_groups if self._parts(g).matrix == parts.matrix]
             devices = sorted({str(p.device) for g in sharing for p in g["params"]})
             if len(devices) > 1:
-                self.param_groups.pop()
                 raise ValueError(
                     f"{parts.matrix} solves for all its parameters at once, which must be on one device, and they are "
                     f"on {', '.join(devices)}: use a diagonal or a scalar matrix"
                 )
 
     @torch.no_grad()
-    def _enter(self, constraint: ConvexSet, params: list[Tensor]) -> None:
-        """x_1 must be feasible: put the parameters of the newest group into their set, or refuse the group."""
-        try:
-            points = [steps.nearest_point(constraint, p) for p in params]
-        except ValueError:  # complex or not finite, or of a shape that the set is not for
-            self.param_groups.pop()
-            raise
-        for p, x in zip(params, points, strict=True):
-            local(p).copy_(x)
+    def _enter(self, group: dict[str, Any]) -> None:
+        """x_1 must be feasible: put the parameters of a group into their set, all of them or none."""
+        constraint = self._parts(group).constraint
+        if constraint is not None:
+            points = [steps.nearest_point(constraint, p) for p in group["params"]]
+            for p, x in zip(group["params"], points, strict=True):
+                local(p).copy_(x)
+
+    def _enter_changed_sets(self) -> None:
+        """Where the user has given a group another set, put x there first: line 10 keeps x only where it is."""
+        for i, group in enumerate(self.param_groups):
+            constraint = self._parts(group).constraint
+            if constraint is not self._inside[i]:
+                if constraint != self._inside[i]:
+                    self._check_places(group)
+                    self._enter(group)
+                self._inside[i] = constraint
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain numbers, strings and tensors. Refused between the two half-steps of a batch."""
@@ -277,7 +267,12 @@ class ComposedOptimizer(Optimizer):
         return {**state, "state": by_param, "gradient_evaluations": self.gradient_evaluations}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned. Options are those that were saved; a different composition is refused."""
+        """Load what `state_dict` returned. Options are those that were saved; a different composition is refused.
+
+        Where both sides know the names of the parameters (of a module, or of `named_parameters()`), each parameter gets
+        the state that was saved under its name, and other names are refused. Without names, as in torch, parameters
+        are paired by their position, and the model must define its layers in the same order.
+        """
         self._normalise()
         with checkpoints.watched(self):
             super().load_state_dict(checkpoints.rejoined(state_dict))
@@ -288,6 +283,7 @@ class ComposedOptimizer(Optimizer):
         self._open_batch = self._last_half = None
         self._never_stepped = {}
         self._tie_scalars()
+        self._inside = [self._parts(group).constraint for group in self.param_groups]
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -305,6 +301,7 @@ class ComposedOptimizer(Optimizer):
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
         self._tie_scalars()
+        self._inside = [self._parts(group).constraint for group in self.param_groups]
         replay.register(self)
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +40,12 @@ def watched(opt: ComposedOptimizer) -> Iterator[None]:
     """See the dict that torch loads, after the user's own hooks, and refuse it before anything is changed."""
     loaded: dict[str, Any] = {}
 
-    def look(_: Any, state_dict: dict[str, Any]) -> None:
+    def look(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
+        names = [group.get("param_names") for group in opt.param_groups]
+        state_dict = by_name(state_dict, [group.get("param_names") for group in state_dict["param_groups"]], names)
         _check_composition(opt, state_dict)
         loaded.update(state_dict)
+        return state_dict
 
     handles = [
         opt.register_load_state_dict_pre_hook(look),
@@ -53,6 +56,43 @@ def watched(opt: ComposedOptimizer) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+# What wrappers of a module put into the names of its parameters.
+WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+Names = Sequence[Sequence[str] | None]
+
+
+def _bare(names: Sequence[str]) -> list[str]:
+    """The names without those of wrappers, if they are as different as before."""
+    bare = [".".join(part for part in name.split(".") if part not in WRAPPERS) for name in names]
+    return bare if len(set(bare)) == len(bare) else list(names)
+
+
+def by_name(state_dict: dict[str, Any], there: Names, here: Names) -> dict[str, Any]:
+    """An optimizer's `state_dict`, with the parameters of each group in the order of their names here.
+
+    torch pairs parameters by position. A group without names on one side is left as it is.
+    """
+    if len(there) != len(here):
+        return state_dict  # torch says it
+    groups = []
+    for i, (group, theirs, mine) in enumerate(zip(state_dict["param_groups"], there, here, strict=True)):
+        if theirs is not None and mine is not None and len(theirs) == len(mine):
+            place = {name: j for j, name in enumerate(_bare(theirs))}
+            missing = [name for name in _bare(mine) if name not in place]
+            if missing:
+                raise ValueError(
+                    f"The checkpoint belongs to another model: group {i} has a parameter {missing[0]!r} here, and none "
+                    f"of that name there ({', '.join(list(place)[:5])}, ...). To load by position, drop the names "
+                    "('param_names') from the checkpoint's param_groups."
+                )
+            order = [place[name] for name in _bare(mine)]
+            group = {**group, "params": [group["params"][j] for j in order]}
+            if "param_names" in group:
+                group["param_names"] = [group["param_names"][j] for j in order]
+        groups.append(group)
+    return {**state_dict, "param_groups": groups}
 
 
 def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> None:
@@ -76,11 +116,19 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                     f"{', '.join(sorted(known))} are known. Was it saved by another optimizer?"
                 )
             for name in {*parts.estimator.buffers, *parts.matrix.buffers, "master"} & state.keys():
-                if state[name].shape != real(p).shape:
-                    raise ValueError(
-                        f"The checkpoint does not fit the parameters: {name!r} of parameter {index} has shape "
-                        f"{tuple(state[name].shape)}, expected {tuple(real(p).shape)}"
-                    )
+                _check_shape(name, index, state[name], real(p).shape)
+            if "root" in state:
+                _check_shape("root", index, state["root"], parts.root_shape(p))
+            for name in set(parts.matrix.scalars) & state.keys():
+                _check_shape(name, index, state[name], ())
+
+
+def _check_shape(name: str, index: Any, value: Tensor, expected: Any) -> None:
+    if value.shape != expected:
+        raise ValueError(
+            f"The checkpoint does not fit the parameters: {name!r} of parameter {index} has shape "
+            f"{tuple(value.shape)}, expected {tuple(expected)}"
+        )
 
 
 # In place of the γ of a pending move, in a checkpoint: no move is pending; nor is there a g (after `restart`).

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from superadam import options, replay, scaling, theory
+from superadam import options, refusals, replay, scaling, theory
 from superadam.algorithm import AlgorithmOne
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
@@ -56,7 +56,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
 
     Gradients that are not finite spread into the parameters, as in torch.optim: to look for them would cost a
     synchronisation with the device in every step. Look at the loss, or at `torch.nn.utils.get_total_norm` of the
-    gradients.
+    gradients; `restart()` takes out of g and H what is not finite.
 
     Args:
         params: parameters, (name, parameter) pairs, param groups, or an `nn.Module`. Of a module the optimizer also
@@ -71,7 +71,8 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         schedule: μ_t and α_t, one of `superadam.schedules` or its name; default `Paper()`.
         constraint: X, one of `superadam.sets`, for each parameter by itself. The parameters are put into the set at
             construction; line 9 keeps them there, by the exact minimiser in the metric of H_t. A gradient that is not
-            finite is an error then: line 9 has no solution. (On a GPU, a set of intervals does not look for one.)
+            finite is an error then, which drops the batch: line 9 has no solution. (On a GPU, a set of intervals does
+            not look for one.)
         penalty: h, one of `superadam.penalties`, which line 9 adds to f.
         weight_decay: w. x_{t+1} is moved by −γ μ_t w x_t in addition.
         decoupled_weight_decay: if False, w x_t is added to the gradient instead (the gradient of w/2 ‖x‖²).
@@ -179,6 +180,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             self.init_state()
             return None
         self._unmark()
+        self._enter_changed_sets()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             if closure is None:
                 self._half_step() if self.two_point else self._full_step(None)
@@ -207,7 +209,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         if self._pending():
             raise RuntimeError("A move is pending from when tau was larger: call opt.flush() before lowering it.")
         loss = None if closure is None else self._evaluate(closure)
-        self._check_gradients()
+        refusals.check_gradients(self)
         if closure is None:
             self.gradient_evaluations += 1
         overflow = scaling.unscale(self)
@@ -217,6 +219,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             with scaling.undone(self, where=overflow):
                 self._absorb(then_move=True)
         elif not overflow:
+            refusals.check_finite(self)
             self._absorb(then_move=True)
         return loss
 
@@ -229,14 +232,16 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             )
         again = replay.Replay(self._modules)
         loss = self._first_evaluation(closure)
-        self._check_gradients()
+        refusals.check_gradients(self)
+        refusals.check_finite(self)
         if self._pending():
             self._to_next_point()
             try:
                 again.restore()
                 self.zero_grad()
                 self._evaluate(closure)
-                self._check_gradients()
+                refusals.check_gradients(self)
+                refusals.check_finite(self)
             except BaseException:
                 self._void()
                 raise
@@ -300,9 +305,16 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 "loop over `twice(loader, accumulate=n)`, or use step(closure) with a closure that goes over the "
                 "micro-batches.)"
             )
-        self._check_gradients()
+        refusals.check_gradients(self)
         self.gradient_evaluations += 1
         overflow = bool(scaling.unscale(self))
+        self._last_half = half
+        refused: ValueError | None = None
+        if not overflow and self._dropped_batch is not half.batch:
+            try:
+                refusals.check_finite(self)
+            except ValueError as error:  # the batch is dropped as an overflow is, and the loop can go on
+                overflow, refused = True, error
         if half.second:
             if overflow and self._dropped_batch is not half.batch:
                 self._void()
@@ -315,7 +327,8 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             else:
                 self._to_next_point()
             self._open_batch = half.batch
-        self._last_half = half
+        if refused is not None:
+            raise refused
 
     def check_theory(self, problem: theory.Problem) -> theory.Conditions:
         """The conditions of theorem 1 or 2 on this optimizer, and what of it the theorems are not about.

@@ -24,6 +24,7 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from superadam import replay
+from superadam.checkpoints import by_name
 from superadam.resumable import default_generators, set_default_generators
 
 __all__ = ["content_of", "load_checkpoint", "save_checkpoint"]
@@ -85,6 +86,7 @@ def save_checkpoint(
         "format": FORMAT,
         "version": VERSION,
         "parts": {name: _state(part) for name, part in named.items()},
+        "names": _parameter_names(named),
         "generators": default_generators(),
         "extra": extra,
     }
@@ -98,7 +100,9 @@ def load_checkpoint(
 
     Call it last before training goes on: what is drawn from the generators afterwards is part of the run. A file that
     is cut short, damaged, of something else, or of another model or optimizer is refused with a ValueError, and then
-    nothing is changed. For the weights alone: `torch.load(path, weights_only=True)["parts"]["model"]`.
+    nothing is changed. Weights and the optimizer's state are matched by the names of the parameters in the model;
+    parameters that are in no module are matched by their position. For the weights alone: `torch.load(path,
+    weights_only=True)["parts"]["model"]`.
 
     >>> import tempfile
     >>> model = nn.Linear(2, 1)
@@ -119,6 +123,12 @@ def load_checkpoint(
     for name, part in given.items():
         if isinstance(part, nn.Module):
             _check_module(path, name, part.state_dict(), saved[name])
+    here = _parameter_names(given)
+    for name, there in content.get("names", {}).items():  # which older checkpoints do not have
+        try:
+            saved[name] = by_name(saved[name], there, here[name])
+        except ValueError as error:
+            raise ValueError(f"{path} does not fit {name}, and nothing was loaded: {error}") from None
     _load_all(path, given, saved)
     set_default_generators(content["generators"])
     return content["extra"]
@@ -132,6 +142,27 @@ def _checked(parts: dict[str, Part | None]) -> dict[str, Part]:
         if not (part is None or isinstance(part, Generator) or hasattr(part, "load_state_dict")):
             raise TypeError(f"{name} is a {type(part).__name__}, without state_dict(): give plain data as extra=")
     return {name: part for name, part in parts.items() if part is not None}
+
+
+def _parameter_names(parts: dict[str, Part]) -> dict[str, list[list[str] | None]]:
+    """For each optimizer, the names that its parameters have in the modules, by group; None where one has no name.
+
+    Modules are loaded by name, so optimizers must be, too: torch pairs their parameters by position.
+    """
+    names = {
+        p: f"{name}.{key}"
+        for name, part in parts.items()
+        if isinstance(part, nn.Module)
+        for key, p in part.named_parameters()
+    }
+    return {
+        name: [
+            [names[p] for p in group["params"]] if all(p in names for p in group["params"]) else None
+            for group in part.param_groups
+        ]
+        for name, part in parts.items()
+        if isinstance(part, Optimizer)
+    }
 
 
 def _state(part: Part) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor
 from superadam.chunks import Chunk, decoupled_decay, state_dtype
 from superadam.penalties import combined_argmin
 from superadam.pieces import TILE, aligned, tiles
+from superadam.refusals import check_direction, check_positive
 from superadam.rounding import precisely
 from superadam.sets import ConvexSet
 from superadam.sharding import local
@@ -30,7 +31,7 @@ def solve_jointly(chunks: list[Chunk]) -> None:
     """H_t⁻¹ g_t where H_t is not diagonal: it takes all parameters that share the matrix at once."""
     for matrix in {c.matrix for c in chunks if c.matrix.joint}:
         whole = Chunk.merged([c for c in chunks if c.matrix == matrix])
-        whole.store("direction", matrix.solve(whole))
+        whole.store("direction", check_direction(whole, matrix.solve(whole)))
 
 
 def move(c: Chunk, gamma: Scalar, y: Tensor | None = None) -> None:
@@ -66,21 +67,22 @@ def _free_move(c: Chunk, gamma: Scalar) -> None:
     """X = R^d and h = 0: lines 9 and 10 are x_{t+1} = x_t - γ μ_t H_t⁻¹ g_t."""
     x, eta = c.x, gamma * c.mu
     g = c.g.clone() if c.group["differentiable"] else c.g  # autograd saves it, and line 11 will write into it
+    H = None if c.matrix.joint else check_positive(c, c.matrix.H(c))
     if decoupled_decay(c) != 0:
         x.mul_(1 - eta * decoupled_decay(c))
-    if c.matrix.joint:
+    if H is None:
         add_scaled(x, c.direction, -eta)
         c.drop("direction")
     elif c.matrix.watches_steps:
-        step = g / c.matrix.H(c)
+        step = g / H
         add_scaled(x, step, -eta)
         c.matrix.moved(c, step)
     elif c.matrix.scalars:
-        x.addcmul_(g, eta / c.matrix.H(c), value=-1)
+        x.addcmul_(g, eta / H, value=-1)
     elif isinstance(eta, float):
-        x.addcdiv_(g, c.matrix.H(c), value=-eta)
+        x.addcdiv_(g, H, value=-eta)
     else:
-        x.addcdiv_(g * eta, c.matrix.H(c), value=-1)
+        x.addcdiv_(g * eta, H, value=-1)
 
 
 def x_tilde(c: Chunk, gamma: Scalar, y: Tensor | None = None, roots: list[Tensor | None] | None = None) -> Tensor:
@@ -109,10 +111,10 @@ def _metric(c: Chunk) -> Tensor:
     state = c.states[0]
     tiled = len(c.params) == 1 and c.matrix.elementwise and not c.matrix.multiple_of_identity and aligned(c)
     if tracing.get() or not tiled or not c.params[0].is_contiguous() or c.params[0].numel() <= TILE:
-        return c.matrix.H(c)
+        return check_positive(c, c.matrix.H(c))
     H = scratch("H", state["g"])
     for piece, part in zip(tiles(c, 0, TILE), torch.split(H.view(-1), TILE), strict=True):
-        part.copy_(piece.matrix.H(piece))
+        part.copy_(check_positive(piece, piece.matrix.H(piece)))
     return H
 
 

@@ -1,0 +1,125 @@
+"""What a step refuses, before it changes anything: gradients and parameters that its lines cannot run on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from superadam.chunks import Chunk, real, state_dtype
+from superadam.sharding import local, over_ranks, sharding
+from superadam.tensors import TensorList, dot, tracing
+
+if TYPE_CHECKING:
+    from superadam.base import ComposedOptimizer
+
+__all__ = ["check_direction", "check_finite", "check_gradients", "check_positive", "check_shapes"]
+
+# A matrix that makes a mistake makes it in its first steps.
+WATCHED_STEPS = 3
+
+
+def _named(opt: ComposedOptimizer) -> Iterator[tuple[dict[str, Any], Tensor, int, int]]:
+    for i, group in enumerate(opt.param_groups):
+        for j, p in enumerate(group["params"]):
+            yield group, p, i, j
+
+
+def _name(group: dict[str, Any], i: int, j: int) -> str:
+    names = group.get("param_names")
+    return str(names[j]) if names else f"{j} of group {i}"
+
+
+def check_gradients(opt: ComposedOptimizer) -> None:
+    """Every gradient is dense and as large as its parameter; with two gradients per batch there is at least one."""
+    seen = False
+    for group, p, i, j in _named(opt):
+        if p.grad is None:
+            continue
+        seen = True
+        if p.grad.layout is not torch.strided:
+            raise RuntimeError(
+                f"SuperAdam does not support sparse gradients (parameter {_name(group, i, j)}): use dense ones, e.g. "
+                "nn.Embedding(..., sparse=False)"
+            )
+        if p.grad.shape != p.shape:
+            raise RuntimeError(
+                f"Parameter {_name(group, i, j)} has shape {tuple(p.shape)}, but its gradient has shape "
+                f"{tuple(p.grad.shape)}: clear the gradients after a parameter is resized."
+            )
+    check_shapes(opt)
+    if not seen and opt.two_point:
+        raise RuntimeError(
+            "No parameter has a gradient. With tau > 0 every evaluation must leave gradients: does the closure "
+            "call loss.backward(), and the loop call it in both turns?"
+        )
+
+
+def check_shapes(opt: ComposedOptimizer) -> None:
+    """Every parameter has the shape that its state was made for: a kernel would write beyond the end of the other.
+
+    All tensors of a state are made with one shape, so one of them is enough to look at.
+    """
+    for group, p, i, j in _named(opt):
+        state = opt.state.get(p)
+        if not state:
+            continue
+        held = state.get("g")
+        if held is None:  # after a restart
+            held = next((state[name] for name in opt._parts(group).matrix.buffers if name in state), None)
+        if held is not None and held.shape != p.shape and held.shape != real(p).shape:
+            raise RuntimeError(
+                f"Parameter {_name(group, i, j)} has shape {tuple(p.shape)}, but its state was made for the shape "
+                f"{tuple(held.shape)}. Make a new optimizer, or `del opt.state[p]` to start this parameter anew."
+            )
+
+
+def check_finite(opt: ComposedOptimizer) -> None:
+    """Where line 9 looks at its input anyway, every gradient is finite, and so is its square, of which H_t is made.
+
+    Without a set or a penalty, numbers that are not finite spread, as in torch.optim: a look waits for the device.
+    """
+    for group, p, i, j in _named(opt):
+        looks = [part for part in opt._parts(group)[-2:] if part is not None]
+        if not looks or p.grad is None or (p.device.type != "cpu" and all(part.separable for part in looks)):
+            continue
+        grad = real(local(p.grad))
+        largest = torch.linalg.vector_norm(grad, math.inf) if grad.numel() else grad.new_zeros(())
+        size = float(over_ranks(largest, sharding(p), "max"))
+        limit = 0.1 * math.sqrt(torch.finfo(state_dtype(p)).max)
+        if not size <= limit:
+            raise ValueError(
+                f"The gradient of parameter {_name(group, i, j)} is not finite, or too large: its largest element is "
+                f"{size:g}, and {looks[0]} allows {limit:.0g}. This batch is dropped, and training can go on with the "
+                "next one."
+            )
+
+
+def check_positive(c: Chunk, H: Tensor) -> Tensor:
+    """H, which is positive in the first steps. Later ones are not looked at: that would wait for the device."""
+    if _watched(c):
+        for part in H if isinstance(H, TensorList) else [H]:
+            least = float(part.detach().amin()) if part.numel() else 1.0
+            if not least > 0:
+                raise RuntimeError(
+                    f"{c.matrix} makes an H that is not positive: its least element is {least:g}, in step {c.t}. Line "
+                    "9 needs H > 0: take absolute values or roots of squares, and add a λ > 0."
+                )
+    return H
+
+
+def check_direction(c: Chunk, direction: Tensor) -> Tensor:
+    """H⁻¹g, which points along g in the first steps, as it does for every positive definite H."""
+    if _watched(c) and not (product := float(dot(direction, c.g))) >= 0:
+        raise RuntimeError(f"{c.matrix} is not positive definite: gᵀH⁻¹g is {product:g} in step {c.t}.")
+    return direction
+
+
+def _watched(c: Chunk) -> bool:
+    """Whether this is one of the first steps of a matrix that is not ours."""
+    step = c.states[0]["step"]
+    early = isinstance(step, int) and step <= WATCHED_STEPS and not tracing.get()
+    return early and not type(c.matrix).__module__.startswith("superadam.")
