@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from superadam import SuperAdam, compiled, matrices, zoo
+from superadam import SuperAdam, matrices, zoo
+from superadam._step import compiled
 from superadam.bench import candidates, measures, models
 
 # bytes per parameter that the passes over x of a step must move: x, g and buffers read and written, gradients read

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from superadam import zoo
-from superadam.presets import PRESETS
+from superadam.zoo.presets import PRESETS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "zoo.md"

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from problems import SHAPES, Stochastic, SuperAdam, train
 from superadam import matrices, schedules
 from superadam.estimators import Averaged
-from superadam.payoff import curvature_limit
+from superadam.probe.payoff import curvature_limit
 
 SAMPLES = list(range(50))
 SIZES = [torch.Size(shape).numel() for shape in SHAPES]

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from superadam import SuperAdam, compiled, estimators, matrices, penalties, pieces, schedules, sets, zoo
+from superadam import SuperAdam, estimators, matrices, penalties, schedules, sets, zoo
+from superadam._step import compiled
+from superadam._step import tiles as pieces
 from superadam.matrices import Matrix
 from ways import MATRICES, PARAMETERS, PRODUCT, VARIANTS, Problem, equal, result, tiny, train
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from problems import Stochastic, SuperAdam, train
 from superadam import estimators, matrices, reference, schedules
-from superadam.tensors import norm2
+from superadam._step.tensors import norm2
 
 SAMPLES = list(range(15))
 

@@ -12,7 +12,7 @@ import pytest
 
 import superadam
 from superadam import zoo
-from superadam.parts import Part
+from superadam._state.parts import Part
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

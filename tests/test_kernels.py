@@ -9,7 +9,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from superadam import SuperAdam, kernels, matrices, penalties, pieces, schedules, sets
+from superadam import SuperAdam, matrices, penalties, schedules, sets
+from superadam._step import fused as kernels
+from superadam._step import tiles as pieces
 from ways import MATRICES, VARIANTS, Problem, equal, result, tiny, train
 
 assert tiny  # a fixture is used by its name

@@ -7,7 +7,7 @@ import torch
 
 from problems import CASES, LR, Stochastic, SuperAdam, train
 from superadam import create, matrices, reference, schedules, twice, zoo
-from superadam.tensors import TensorList
+from superadam._step.tensors import TensorList
 
 SAMPLES = list(range(30))
 

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from problems import Live
-from superadam import SuperAdam, compiled, estimators, matrices, penalties, pieces, schedules, sets
+from superadam import SuperAdam, estimators, matrices, penalties, schedules, sets
+from superadam._step import compiled
+from superadam._step import tiles as pieces
 from superadam.matrices import Matrix
 from ways import MATRICES, VARIANTS, equal, result, tiny
 

@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from problems import CASES, LR, Live, Stochastic, SuperAdam, train
-from superadam import matrices, replay, twice
+from superadam import matrices, twice
+from superadam._state import replay
 
 BATCHES = 4
 both_ways = pytest.mark.parametrize("way", ["closure", "half-steps"])

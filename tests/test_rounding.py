@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from problems import CASES, Stochastic, SuperAdam
-from superadam import matrices, rounding, schedules
+from superadam import matrices, schedules
+from superadam._state import precision as rounding
 
 
 def same(a, b):

@@ -18,7 +18,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from runs import BATCHES, EPOCHS, Run
-from superadam import Resumable, SuperAdam, load_checkpoint, save_checkpoint, saving, twice
+from superadam import Resumable, SuperAdam, load_checkpoint, save_checkpoint, twice
+from superadam.checkpoint import files as saving
 from test_checkpoints import identical
 
 # ------------------------------------------------------------------------------------------------ resuming

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from superadam import matrices, sets
+from superadam._state.options import Composition
+from superadam._state.parts import Part
 from superadam.estimators import Recursive
-from superadam.options import Composition
-from superadam.parts import Part
 from superadam.schedules import Paper
 
 TOL = {torch.float64: 1e-9, torch.float32: 1e-5}

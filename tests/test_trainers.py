@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from superadam import SuperAdam, replay, twice
+from superadam import SuperAdam, twice
+from superadam._state import replay
 from superadam.trainers import TwoPoint
 
 WHY = "comes with superadam[trainers]"

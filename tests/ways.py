@@ -5,8 +5,11 @@ import functools
 import pytest
 import torch
 
-from superadam import SuperAdam, compiled, kernels, matrices, penalties, pieces, schedules, sets
-from superadam.options import Composition
+from superadam import SuperAdam, matrices, penalties, schedules, sets
+from superadam._state.options import Composition
+from superadam._step import compiled
+from superadam._step import fused as kernels
+from superadam._step import tiles as pieces
 
 MATRICES = {
     "case 1": matrices.SecondMoment(),

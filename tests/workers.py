@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from problems import CASES, LR
 from superadam import SuperAdam, create, matrices, penalties, sets, twice
-from superadam.sharding import positions
+from superadam._state.sharding import positions
 
 BATCHES = 6
 HALF = BATCHES // 2

@@ -1,12 +1,11 @@
 """SUPER-ADAM for PyTorch: every adaptive gradient method as one algorithm with four choices."""
 
-from superadam import estimators, matrices, payoff, penalties, reference, schedules, sets, theory, zoo
+from superadam import estimators, matrices, penalties, reference, schedules, sets, theory, zoo
+from superadam._state.replay import twice
+from superadam.checkpoint import Resumable, load_checkpoint, save_checkpoint
 from superadam.monitor import Monitor
 from superadam.optimizer import SuperAdam
-from superadam.probing import ProbeReport, probe
-from superadam.replay import twice
-from superadam.resumable import Resumable
-from superadam.saving import load_checkpoint, save_checkpoint
+from superadam.probe import ProbeReport, payoff, probe
 from superadam.zoo import create, list_methods
 
 __all__ = [

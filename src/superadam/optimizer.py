@@ -10,15 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from superadam import options, refusals, replay, scaling, theory
-from superadam.algorithm import AlgorithmOne
+from superadam import theory
+from superadam._state import options, refusals, replay
+from superadam._state import scaler as scaling
+from superadam._state.sharding import local, over_ranks, sharding
+from superadam._step.algorithm import AlgorithmOne
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
 from superadam.monitor.composer import PerParameterMetrics
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
-from superadam.sharding import local, over_ranks, sharding
 from superadam.theory.checks import check_optimizer
 
 __all__ = ["SuperAdam"]

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from superadam.parts import Part, check
-from superadam.roots import norm_root
+from superadam._state.parts import Part, check
 from superadam.sets.base import ConvexSet, Dim, dims, in_metric, slices_in_rows, solving
+from superadam.sets.roots import norm_root
 
 __all__ = ["L1", "L2", "ElasticNet", "GroupLasso", "Penalty", "combined_argmin", "pair_objection"]
 

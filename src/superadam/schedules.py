@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from superadam.parts import Part, check
-from superadam.tensors import Scalar
+from superadam._state.parts import Part, check
+from superadam._step.tensors import Scalar
 
 if TYPE_CHECKING:
-    from superadam.chunks import Chunk
+    from superadam._step.view import Chunk
 
 __all__ = ["BiasCorrected", "Constant", "Paper", "Schedule", "Storm"]
 

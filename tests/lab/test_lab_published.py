@@ -7,7 +7,7 @@ from superadam.lab import data, methods, tasks
 from superadam.lab.data import Images, Tokens
 from superadam.lab.folders import Config, Folder, rows
 from superadam.lab.runs import Run
-from superadam.presets import PRESETS
+from superadam.zoo.presets import PRESETS
 
 PUBLISHED = {
     "cifar10-resnet18": ("cifar10", 200, 128),

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from superadam import kernels, matrices, zoo
+from superadam import matrices, zoo
+from superadam._step import fused as kernels
+from superadam._step.tiles import elementwise
 from superadam.optimizer import SuperAdam
-from superadam.pieces import elementwise
 
 __all__ = ["ADAMW_FOREACH", "ADAMW_FUSED", "Candidate", "Gradients", "Trial", "compiled", "everything", "way"]
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from superadam.parts import Part
+from superadam._state.parts import Part
 
 if TYPE_CHECKING:
-    from superadam.chunks import Chunk
+    from superadam._step.view import Chunk
 
 __all__ = ["Estimator"]
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from superadam._state.parts import check
 from superadam.estimators.base import Estimator
-from superadam.parts import check
 from superadam.schedules import Constant, Schedule
 
 if TYPE_CHECKING:
-    from superadam.chunks import Chunk
+    from superadam._step.view import Chunk
 
 __all__ = ["Staged", "Transport"]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from superadam._state.parts import check
+from superadam._step.tensors import Scalar, TensorList, add_scaled, mix
 from superadam.estimators.base import Estimator
-from superadam.parts import check
 from superadam.schedules import BiasCorrected
-from superadam.tensors import Scalar, TensorList, add_scaled, mix
 
 if TYPE_CHECKING:
-    from superadam.chunks import Chunk
+    from superadam._step.view import Chunk
 
 __all__ = ["Averaged", "Corrected", "Recursive"]
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from superadam import SuperAdam
+from superadam._state.sharding import local
 from superadam.lab.parallel import norm
-from superadam.sharding import local
 
 __all__ = ["OneFactor"]
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 import superadam
-from superadam.parts import nearest
+from superadam._state.parts import nearest
 
 __all__ = ["DECAYS", "Config", "Folder", "plain", "rows"]
 

@@ -7,10 +7,10 @@ import re
 from typing import Any
 
 from superadam import SuperAdam, zoo
+from superadam._state.parts import nearest
 from superadam.lab.problems import Problem
 from superadam.lab.tasks import Task
-from superadam.parts import nearest
-from superadam.presets import PRESETS
+from superadam.zoo.presets import PRESETS
 
 __all__ = ["PAPER", "SETTINGS", "make", "parse", "replays", "taus", "value"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from superadam._state.parts import nearest
 from superadam.lab.problems import CHUNK, Evaluated, Metrics, Problem
 from superadam.lab.tasks import SCALES, TASKS, Task
-from superadam.parts import nearest
 
 __all__ = ["load", "task"]
 

@@ -20,11 +20,11 @@ from torch.nn.utils import get_total_norm
 from torch.utils._pytree import tree_map
 
 from superadam import SuperAdam, load_checkpoint, save_checkpoint
+from superadam._state.parts import nearest
+from superadam._state.sharding import like
+from superadam.checkpoint.resumable import default_generators, set_default_generators
 from superadam.lab.batch_norm import join_statistics
 from superadam.lab.data.batching import ALL, Part, share
-from superadam.parts import nearest
-from superadam.resumable import default_generators, set_default_generators
-from superadam.sharding import like
 
 if TYPE_CHECKING:
     from superadam.lab.problems import Evaluated, Problem

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from superadam._state.parts import nearest
 from superadam.lab.folders import Config, Folder, rows
 from superadam.lab.methods import PAPER
-from superadam.parts import nearest
 
 __all__ = ["FORMATS", "Curve", "curves", "panels", "plot"]
 

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from superadam import Monitor
+from superadam.checkpoint.files import content_of
+from superadam.checkpoint.resumable import default_generators, set_default_generators
 from superadam.lab import methods, tasks
 from superadam.lab.clipping import OneFactor
 from superadam.lab.clock import Clock
@@ -23,8 +25,6 @@ from superadam.lab.folders import DECAYS, Folder, Row
 from superadam.lab.parallel import Processes
 from superadam.monitor import MonitorWarning
 from superadam.monitor.sinks import TensorBoard
-from superadam.resumable import default_generators, set_default_generators
-from superadam.saving import content_of
 
 __all__ = ["Run", "Watcher"]
 

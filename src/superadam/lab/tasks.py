@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from superadam._state.parts import nearest
 from superadam.lab import data, models
 from superadam.lab.data import DataError, Rows, Tokens
 from superadam.lab.formulas import NMF, Logistic, SimplexRegression
 from superadam.lab.problems import Classification, LanguageModel, Problem, Settings, shuffled, some
 from superadam.lab.settings import LAPTOP
-from superadam.parts import nearest
-from superadam.presets import PRESETS
+from superadam.zoo.presets import PRESETS
 
 __all__ = ["SCALES", "TASKS", "Task", "find"]
 

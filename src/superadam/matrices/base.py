@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from superadam.parts import Part, check
-from superadam.tensors import Scalar, over
+from superadam._state.parts import Part, check
+from superadam._step.tensors import Scalar, over
 
 if TYPE_CHECKING:
-    from superadam.chunks import Chunk
+    from superadam._step.view import Chunk
 
 __all__ = ["Matrix", "MultipleOfIdentity"]
 
@@ -109,7 +109,7 @@ class MultipleOfIdentity(Matrix, abstract=True):
     r"""$H_t = (b_t + \lambda) I$: one learning rate for all coordinates, from a global quantity $b_t$.
 
     >>> import torch
-    >>> from superadam.tensors import norm2
+    >>> from superadam._step.tensors import norm2
     >>> class LargestNorm(MultipleOfIdentity):
     ...     def measure(self, s, grad):
     ...         return (norm2(grad),)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from superadam._state.parts import check
+from superadam._step.tensors import clip, plus, power
 from superadam.matrices.base import Matrix, check_options, root
-from superadam.parts import check
-from superadam.tensors import clip, plus, power
 
 if TYPE_CHECKING:
-    from superadam.chunks import Chunk
+    from superadam._step.view import Chunk
 
 __all__ = ["AMSGrad", "AdaBound", "AdaDelta", "AdaGrad", "Cautious", "SCAdaGrad", "Yogi"]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from superadam._step.tensors import dot, norm2, plus
 from superadam.matrices.base import Matrix, MultipleOfIdentity, check_options, root
-from superadam.tensors import dot, norm2, plus
 
 if TYPE_CHECKING:
-    from superadam.chunks import Chunk
+    from superadam._step.view import Chunk
 
 __all__ = ["BarzilaiBorwein", "Belief", "BeliefNorm", "GradientNorm", "SecondMoment"]
 

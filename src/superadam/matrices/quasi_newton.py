@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from superadam._state.parts import check
+from superadam._step.tensors import dot, norm2
 from superadam.matrices.base import Matrix
-from superadam.parts import check
-from superadam.tensors import dot, norm2
 
 if TYPE_CHECKING:
-    from superadam.chunks import Chunk
+    from superadam._step.view import Chunk
 
 __all__ = ["DampedLBFGS"]
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from superadam._state.parts import check
+from superadam._step.tensors import norm2
 from superadam.matrices.base import Matrix
-from superadam.parts import check
-from superadam.tensors import norm2
 
 if TYPE_CHECKING:
-    from superadam.chunks import Chunk
+    from superadam._step.view import Chunk
 
 __all__ = ["AccumulatedNorm", "EstimateNorm", "Identity"]
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from superadam.parts import nearest
+from superadam._state.parts import nearest
 
 __all__ = ["LIMITS", "Alarms", "MonitorWarning"]
 

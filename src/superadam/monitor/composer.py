@@ -15,7 +15,7 @@ from torch import Tensor
 from superadam.monitor.measures import rate, stand_in, x_of
 
 if TYPE_CHECKING:
-    from superadam.base import ComposedOptimizer
+    from superadam._state.composed import ComposedOptimizer
 
 __all__ = ["PerParameterMetrics"]
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from superadam import steps
-from superadam.chunks import Chunk, decoupled_decay
+from superadam._state.options import gamma_of as _gamma
+from superadam._state.scaler import under_scaler
+from superadam._state.sharding import Sharding, local, over_ranks, sharding
+from superadam._step import line_9 as steps
+from superadam._step.tensors import Scalar, TensorList, dot, norm2
+from superadam._step.view import Chunk, decoupled_decay
 from superadam.monitor.probes import Gradients, Points
-from superadam.options import gamma_of as _gamma
-from superadam.scaling import under_scaler
-from superadam.sharding import Sharding, local, over_ranks, sharding
-from superadam.tensors import Scalar, TensorList, dot, norm2
 
 if TYPE_CHECKING:
-    from superadam.base import ComposedOptimizer
+    from superadam._state.composed import ComposedOptimizer
 
 __all__ = ["Observed", "Tally", "measure", "rate", "stand_in", "x_of"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from superadam.base import ComposedOptimizer
+from superadam._state.composed import ComposedOptimizer
 from superadam.estimators import Staged
 from superadam.monitor.alarms import Alarms
 from superadam.monitor.measures import QUANTILES, Observed, measure
@@ -18,7 +18,7 @@ from superadam.monitor.probes import Gradients, Points, Probes, points
 from superadam.monitor.sinks import sinks
 
 if TYPE_CHECKING:
-    from superadam.chunks import Chunk
+    from superadam._step.view import Chunk
 
 __all__ = ["Monitor"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam.replay import Replay, generators_of, put_back
+from superadam._state.replay import Replay, generators_of, put_back
 
 if TYPE_CHECKING:
-    from superadam.base import ComposedOptimizer
+    from superadam._state.composed import ComposedOptimizer
 
 __all__ = ["Gradients", "Points", "Probes", "points"]
 

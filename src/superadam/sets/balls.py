@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from superadam.roots import Blocks, norm_root, tolerance, water_level
 from superadam.sets.base import (
     ConvexSet,
     Dim,
@@ -18,6 +17,7 @@ from superadam.sets.base import (
     slices_in_rows,
     solving,
 )
+from superadam.sets.roots import Blocks, norm_root, tolerance, water_level
 
 __all__ = ["L1Ball", "L2Ball"]
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from superadam._state.parts import Part, check
+from superadam._step.tensors import tracing
 from superadam.matrices import Matrix
-from superadam.parts import Part, check
-from superadam.tensors import tracing
 
 __all__ = ["ConvexSet", "in_metric", "solving"]
 

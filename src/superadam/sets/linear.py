@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from superadam.parts import check
-from superadam.roots import Blocks
+from superadam._state.parts import check
 from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like, solving
+from superadam.sets.roots import Blocks
 
 __all__ = ["Affine", "Halfspace", "Hyperplane"]
 

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from superadam.parts import check
-from superadam.roots import tolerance, water_level
+from superadam._state.parts import check
 from superadam.sets.base import (
     ConvexSet,
     Dim,
@@ -20,6 +19,7 @@ from superadam.sets.base import (
     slices_in_rows,
     solving,
 )
+from superadam.sets.roots import tolerance, water_level
 
 __all__ = ["CappedSimplex", "Simplex"]
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from superadam.roots import tolerance, water_level
 from superadam.sets.base import ConvexSet, check_radius, in_metric, largest
+from superadam.sets.roots import tolerance, water_level
 
 __all__ = ["NuclearBall", "SpectralBall"]
 

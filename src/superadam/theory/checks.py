@@ -11,8 +11,8 @@ from superadam.schedules import Paper
 from superadam.theory.theorems import Conditions, Problem, conditions
 
 if TYPE_CHECKING:
-    from superadam.base import ComposedOptimizer
-    from superadam.options import Composition
+    from superadam._state.composed import ComposedOptimizer
+    from superadam._state.options import Composition
 
 __all__ = ["check_optimizer"]
 

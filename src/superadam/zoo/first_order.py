@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from superadam._state.parts import check
 from superadam.estimators import Staged
 from superadam.matrices import AccumulatedNorm, AdaDelta, AdaGrad, Identity, SCAdaGrad
 from superadam.optimizer import SuperAdam
-from superadam.parts import check
 from superadam.schedules import Constant
 from superadam.zoo.registry import compose, method
 

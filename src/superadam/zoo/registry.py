@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
+from superadam._state.parts import nearest
 from superadam.optimizer import SuperAdam
-from superadam.parts import nearest
-from superadam.presets import PRESETS
 from superadam.schedules import BiasCorrected, Constant, Schedule
+from superadam.zoo.presets import PRESETS
 
 # Parameters of the builders that are not options.
 HIDDEN = {"params", "options", "unknown"}

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from superadam._state.parts import nearest
 from superadam.lab import methods as known
 from superadam.lab import own
 from superadam.lab.comparison.ablations import ABLATIONS
 from superadam.lab.comparison.records import Plan
 from superadam.lab.folders import Config
 from superadam.lab.tasks import find
-from superadam.parts import nearest
 
 __all__ = ["BASELINE", "SAMPLERS", "SPACE", "named", "plan_of"]
 

@@ -23,9 +23,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
-from superadam import replay
-from superadam.checkpoints import by_name
-from superadam.resumable import default_generators, set_default_generators
+from superadam._state import replay
+from superadam._state.loading import by_name
+from superadam.checkpoint.resumable import default_generators, set_default_generators
 
 __all__ = ["content_of", "load_checkpoint", "save_checkpoint"]
 

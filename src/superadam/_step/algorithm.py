@@ -9,17 +9,20 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from superadam import kernels, lines, refusals, steps
-from superadam.base import ComposedOptimizer, State
-from superadam.chunks import Chunk, Scalars, Sums, state_dtype
+from superadam._state import refusals
+from superadam._state.composed import ComposedOptimizer, State
+from superadam._state.options import gamma_of as _gamma
+from superadam._state.precision import precisely
+from superadam._state.replay import put_back
+from superadam._state.sharding import Sharding, local, over_ranks, sharding, sums_over_ranks
+from superadam._step import fused as kernels
+from superadam._step import line_9 as steps
+from superadam._step import lines
+from superadam._step.tensors import Scalar, norm2
+from superadam._step.tiles import run
+from superadam._step.view import Chunk, Scalars, Sums, state_dtype
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
-from superadam.options import gamma_of as _gamma
-from superadam.pieces import run
-from superadam.replay import put_back
-from superadam.rounding import precisely
-from superadam.sharding import Sharding, local, over_ranks, sharding, sums_over_ranks
-from superadam.tensors import Scalar, norm2
 
 __all__ = ["AlgorithmOne"]
 

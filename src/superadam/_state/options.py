@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch import Size, Tensor
 
-from superadam import kernels
-from superadam.chunks import Chunk
+from superadam._state.parts import check, nearest
+from superadam._state.precision import ROUNDINGS
+from superadam._step import fused as kernels
+from superadam._step.tensors import Scalar
+from superadam._step.view import Chunk
 from superadam.estimators import Estimator, Recursive
 from superadam.matrices import Matrix
-from superadam.parts import check, nearest
 from superadam.penalties import Penalty
-from superadam.rounding import ROUNDINGS
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
-from superadam.tensors import Scalar
 
 if TYPE_CHECKING:
-    from superadam.base import ComposedOptimizer
+    from superadam._state.composed import ComposedOptimizer
 
 
 # The options that optimizers pickled by older versions do not have.

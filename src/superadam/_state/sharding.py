@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from superadam.parts import Part
+from superadam._state.parts import Part
 
 __all__ = ["Sharding", "joined", "like", "local", "objection", "over_ranks", "positions", "sharding", "sums_over_ranks"]
 

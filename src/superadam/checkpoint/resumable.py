@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Generator
 
-from superadam import replay
+from superadam._state import replay
 
 __all__ = ["Resumable", "default_generators", "set_default_generators"]
 

@@ -12,13 +12,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from superadam._state.sharding import Sharding, local, over_ranks, sharding
+from superadam._step.tensors import Scalar, TensorList
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
-from superadam.sharding import Sharding, local, over_ranks, sharding
-from superadam.tensors import Scalar, TensorList
 
 __all__ = ["Chunk", "Line", "Scalars", "Sums", "decoupled_decay", "real", "state_dtype"]
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam import options
-from superadam.chunks import real, state_dtype
-from superadam.options import Composition
-from superadam.sharding import like
+from superadam._state import options
+from superadam._state.options import Composition
+from superadam._state.sharding import like
+from superadam._step.view import real, state_dtype
 
 if TYPE_CHECKING:
-    from superadam.base import ComposedOptimizer
+    from superadam._state.composed import ComposedOptimizer
 
 
 def known_state(parts: Composition) -> set[str]:

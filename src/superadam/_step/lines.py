@@ -9,10 +9,11 @@ from typing import cast
 
 from torch import Tensor
 
-from superadam import kernels, steps
-from superadam.chunks import Chunk, Sums
-from superadam.tensors import Scalar, TensorList
-from superadam.workspace import scratch
+from superadam._step import fused as kernels
+from superadam._step import line_9 as steps
+from superadam._step.tensors import Scalar, TensorList
+from superadam._step.view import Chunk, Sums
+from superadam._step.workspace import scratch
 
 __all__ = [
     "absorb",

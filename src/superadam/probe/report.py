@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import nn
 
-from superadam import payoff
-from superadam.measuring import Evaluator, LossFn, differences, directions, largest_curvature, ratio, untouched
-from superadam.parts import check
-from superadam.tensors import dot
+from superadam._state.parts import check
+from superadam._step.tensors import dot
+from superadam.probe import payoff
+from superadam.probe.gradients import Evaluator, LossFn, differences, directions, largest_curvature, ratio, untouched
 
 __all__ = ["ProbeReport", "probe"]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam.chunks import Chunk, real, state_dtype
-from superadam.sharding import local, over_ranks, sharding
-from superadam.tensors import TensorList, dot, tracing
+from superadam._state.sharding import local, over_ranks, sharding
+from superadam._step.tensors import TensorList, dot, tracing
+from superadam._step.view import Chunk, real, state_dtype
 
 if TYPE_CHECKING:
-    from superadam.base import ComposedOptimizer
+    from superadam._state.composed import ComposedOptimizer
 
 __all__ = ["check_direction", "check_finite", "check_gradients", "check_positive", "check_shapes"]
 

@@ -14,8 +14,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from superadam.chunks import Chunk, Line, Sums, state_dtype
-from superadam.tensors import Scalar, flattened, tracing
+from superadam._step.tensors import Scalar, flattened, tracing
+from superadam._step.view import Chunk, Line, Sums, state_dtype
 
 __all__ = ["call"]
 

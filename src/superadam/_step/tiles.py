@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from superadam import compiled
-from superadam.chunks import Chunk, Line, Sums, state_dtype
-from superadam.tensors import Scalar, flattened
-from superadam.workspace import keep_small_blocks
+from superadam._step import compiled
+from superadam._step.tensors import Scalar, flattened
+from superadam._step.view import Chunk, Line, Sums, state_dtype
+from superadam._step.workspace import keep_small_blocks
 
 __all__ = ["TILE", "aligned", "elementwise", "pieces", "run", "tiles"]
 

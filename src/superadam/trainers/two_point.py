@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from superadam.replay import Turns, twice
+from superadam._state.replay import Turns, twice
 
 __all__ = ["TwoPoint"]
 

@@ -10,13 +10,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from superadam import checkpoints, options, replay, rounding, steps
-from superadam.chunks import Chunk, real, state_dtype
+from superadam._state import loading as checkpoints
+from superadam._state import options, replay
+from superadam._state import precision as rounding
+from superadam._state.options import Composition
+from superadam._state.sharding import joined, local, sharding
+from superadam._state.sharding import objection as sharding_objection
+from superadam._step import line_9 as steps
+from superadam._step.view import Chunk, real, state_dtype
 from superadam.matrices import Matrix
-from superadam.options import Composition
 from superadam.sets import ConvexSet
-from superadam.sharding import joined, local, sharding
-from superadam.sharding import objection as sharding_objection
 
 __all__ = ["ComposedOptimizer"]
 

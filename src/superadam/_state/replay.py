@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from superadam.sharding import local
+from superadam._state.sharding import local
 
 __all__ = ["Half", "Replay", "Used", "put_back", "twice"]
 

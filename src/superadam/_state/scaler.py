@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from superadam.sharding import local
+from superadam._state.sharding import local
 
 if TYPE_CHECKING:
-    from superadam.base import ComposedOptimizer
+    from superadam._state.composed import ComposedOptimizer
 
 __all__ = ["under_scaler", "undone", "unscale"]
 

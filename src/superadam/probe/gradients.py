@@ -13,9 +13,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from superadam.chunks import real, state_dtype
-from superadam.replay import Replay, generators_of
-from superadam.tensors import TensorList, dot, norm2
+from superadam._state.replay import Replay, generators_of
+from superadam._step.tensors import TensorList, dot, norm2
+from superadam._step.view import real, state_dtype
 
 __all__ = ["Evaluator", "LossFn", "Moments", "differences", "directions", "largest_curvature", "ratio", "untouched"]
 

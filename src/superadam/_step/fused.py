@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version  # the kernels do not tell autograd what they write into
 
-from superadam.chunks import Chunk, decoupled_decay
+from superadam._step.tensors import Scalar
+from superadam._step.tiles import aligned, elementwise
+from superadam._step.view import Chunk, decoupled_decay
 from superadam.estimators import Recursive
 from superadam.matrices import AccumulatedNorm, AdaGrad, AMSGrad, BeliefNorm, GradientNorm, Identity, SecondMoment
-from superadam.pieces import aligned, elementwise
 from superadam.schedules import Constant, Schedule
-from superadam.tensors import Scalar
 
 __all__ = ["adagrad", "adam", "kernel_for", "kernel_of", "sgd"]
 

@@ -18,8 +18,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from superadam.chunks import Chunk, real, state_dtype
-from superadam.sharding import local, positions
+from superadam._state.sharding import local, positions
+from superadam._step.view import Chunk, real, state_dtype
 
 __all__ = ["ROUNDINGS", "objection", "precisely", "prepare", "stochastic"]
 

@@ -11,15 +11,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from superadam.chunks import Chunk, decoupled_decay, state_dtype
+from superadam._state.precision import precisely
+from superadam._state.refusals import check_direction, check_positive
+from superadam._state.sharding import local
+from superadam._step.tensors import Scalar, TensorList, add_scaled, tracing
+from superadam._step.tiles import TILE, aligned, tiles
+from superadam._step.view import Chunk, decoupled_decay, state_dtype
+from superadam._step.workspace import scratch
 from superadam.penalties import combined_argmin
-from superadam.pieces import TILE, aligned, tiles
-from superadam.refusals import check_direction, check_positive
-from superadam.rounding import precisely
 from superadam.sets import ConvexSet
-from superadam.sharding import local
-from superadam.tensors import Scalar, TensorList, add_scaled, tracing
-from superadam.workspace import scratch
 
 __all__ = ["move", "nearest_point", "solve_jointly", "x_tilde"]
 
