@@ -39,7 +39,7 @@ class Penalty(Part, kind="penalty"):
     """Whether h is a sum over the coordinates, so that it goes with any box."""
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
-        if others.matrix.joint:
+        if others.matrix.scope != "coordinate":
             return (
                 f"line 9 with a penalty is known for a diagonal H, which that of {type(others.matrix).__name__} is not"
             )

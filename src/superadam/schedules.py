@@ -12,7 +12,7 @@ from superadam._state.parts import Part, check
 from superadam._step.tensors import Scalar
 
 if TYPE_CHECKING:
-    from superadam._step.view import Chunk
+    from superadam._step.view import View
 
 __all__ = ["BiasCorrected", "Constant", "Paper", "Schedule", "Storm"]
 
@@ -53,7 +53,7 @@ class Schedule(Part, kind="schedule"):
             return torch.where(t == 1, torch.as_tensor(self.first, dtype=t.dtype), self.alpha_t(t, tau))
         return self.first if t == 1 else self.alpha_t(t, tau)
 
-    def weight_of(self, s: Chunk) -> Scalar:
+    def weight_of(self, s: View) -> Scalar:
         """α_t for the state at hand. A schedule that looks at more than t and τ overrides this."""
         return s.at_step(self.weight)
 
@@ -176,7 +176,7 @@ class Storm(Schedule):
     def mu_t(self, t: Number, tau: float) -> Number:
         return torch.ones_like(t) if isinstance(t, Tensor) else 1.0
 
-    def weight_of(self, s: Chunk) -> Scalar:
+    def weight_of(self, s: View) -> Scalar:
         # Line 11 comes before line 4, so H is still that of the last step.
         alpha = (self.c / s.matrix.H(s) ** 2).clamp(max=self.cap).to(s.one)
         if isinstance(s.t, int):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,20 +11,44 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from superadam._state import loading as checkpoints
-from superadam._state import options, replay
-from superadam._state import precision as rounding
+from superadam._state import formats, loading, options, precision, replay
 from superadam._state.options import Composition
-from superadam._state.sharding import joined, local, sharding
+from superadam._state.phases import BETWEEN, PENDING, START
+from superadam._state.sharding import joined, local
 from superadam._state.sharding import objection as sharding_objection
-from superadam._step import line_9 as steps
-from superadam._step.view import Chunk, real, state_dtype
+from superadam._step import line_9
+from superadam._step.layout import Layout
+from superadam._step.view import real, state_dtype
 from superadam.matrices import Matrix
 from superadam.sets import ConvexSet
 
-__all__ = ["ComposedOptimizer"]
+__all__ = ["ComposedOptimizer", "Plan"]
 
 State = dict[str, Any]
+
+
+class Plan:
+    """A param group: the parts that its options name, and its parameters as the last step has grouped them."""
+
+    layouts: list[Layout] | None = None
+
+    def __init__(self, group: dict[str, Any]) -> None:
+        self.group, self.parts = group, Composition.of(group)
+        # Parts are plain data that a user may write into: keep a copy.
+        self.options = tuple(dict(value) if isinstance(value, dict) else value for value in _chosen(group))
+
+    def holds(self, group: dict[str, Any]) -> bool:
+        """Whether it is about this group, with its options as they are now."""
+        try:
+            return self.group is group and bool(_chosen(group) == self.options)
+        except RuntimeError:  # tensors that are not the same object cannot be compared so
+            return False
+
+
+_chosen = operator.itemgetter(
+    *("tau", *options.KINDS, "weight_decay", "decoupled_weight_decay", "clip", "maximize", "rounding"),
+    *("foreach", "fused", "compile", "capturable", "differentiable"),
+)
 
 
 class ComposedOptimizer(Optimizer):
@@ -38,10 +63,10 @@ class ComposedOptimizer(Optimizer):
         self._last_half: replay.Half | None = None
         self._dropped_batch: replay.Batch | None = None  # left half done by restart(), or by an overflow
         self._used = replay.Used()
-        self._never_stepped: dict[int, State] = {}  # what init_state has created, by id
-        self._parts_of: dict[Hashable, Composition] = {}
+        self._plans: list[Plan] = []
         self._scalars: dict[Matrix, dict[str, Tensor]] = {}
         self._inside: list[ConvexSet | None] = []  # the set that the parameters of a group have been put into
+        self._within: dict[Tensor, tuple[Tensor, Tensor]] = {}  # q and x_t - x_{t-1}, between two gradients of a batch
         replay.register(self)
         if isinstance(params, nn.Module):
             self.protect(params)
@@ -52,130 +77,88 @@ class ComposedOptimizer(Optimizer):
         """Give both evaluations of a batch the same buffers of `module`, as is done for a module given as `params`."""
         self._modules.append(module)
 
-    @property
-    def two_point(self) -> bool:
-        """Whether a step takes two gradients of its batch."""
-        return any(self._parts(group).two_point for group in self.param_groups)
-
-    def _pending(self) -> bool:
-        return any("gamma" in state and id(state) not in self._never_stepped for state in self.state.values())
+    # ------------------------------------------------------------------------------------ parts
 
     def _parts(self, group: dict[str, Any]) -> Composition:
-        specs = [group[name] for name in ("estimator", "matrix", "schedule", "constraint", "penalty")]
-        if not all(spec is None or isinstance(spec, dict) for spec in specs):
+        """The parts of a group, anew if its options have changed."""
+        for plan in self._plans:
+            if plan.group is group:
+                return plan.parts if plan.holds(group) else self._plans_of_now()[self._plans.index(plan)].parts
+        return self._plans_of_now()[self._index(group)].parts
+
+    def _index(self, group: dict[str, Any]) -> int:
+        return next(i for i, own in enumerate(self.param_groups) if own is group)
+
+    def _plans_of_now(self) -> list[Plan]:
+        """A plan for each group, with its options as they are now."""
+        if len(self._plans) != len(self.param_groups) or not all(map(Plan.holds, self._plans, self.param_groups)):
             self._normalise()
-            return self._parts(group)
-        key = (group["tau"], *(spec and tuple(spec.items()) for spec in specs))
-        if key not in self._parts_of:
-            self._parts_of[key] = Composition.of(group)
-        return self._parts_of[key]
+        return self._plans
 
     def _normalise(self) -> None:
         """Turn parts that the user has assigned to a group into plain data, and drop what only the old ones knew."""
         for group in self.param_groups:
             group.update(options.normalised(group))
-            parts = self._parts(group)
-            known = checkpoints.known_state(parts)
-            for p in group["params"]:
-                state = self.state.get(p, {})
-                for name in state.keys() - known:
-                    del state[name]
-                if "root" in state and state["root"].shape != parts.root_shape(p):
-                    del state["root"]
+        self._plans = [Plan(group) for group in self.param_groups]
+        for plan in self._plans:
+            for p in plan.group["params"]:
+                state = self.state.get(p)
+                if state:
+                    for name in state.keys() - loading.known_state(plan.parts, p):
+                        del state[name]
+                    if "root" in state and state["root"].shape != plan.parts.root_shape(p):
+                        del state["root"]
+                    self._complete(plan.group, plan.parts, p)
+        self._tie_scalars()
 
-    def _chunks(self, kind: Callable[[Tensor, State], Hashable]) -> list[Chunk]:
-        """The parameters that are of some kind (not None), together where they are alike."""
-        chunks = []
-        for group in self.param_groups:
-            parts = self._parts(group)
-            if parts.matrix.scalars and parts.matrix not in self._scalars:
-                self._tie_scalars()
-            scalars = self._scalars.get(parts.matrix, {})
-            alike: dict[Hashable, list[Tensor]] = {}
-            differentiable, capturable = group["differentiable"], group["capturable"]
-            together = group["foreach"] is not False and not differentiable
-            for p in group["params"]:
-                state = self.state.get(p, {})
-                of_kind = kind(p, state)
-                if of_kind is None:
-                    continue
-                if differentiable:  # what autograd has saved must not be written into
-                    shared = parts.matrix.scalars
-                    state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and k not in shared})
-                if together:
-                    step = None if capturable else state["step"]
-                    alike.setdefault((p.device, p.dtype, sharding(p), step, of_kind), []).append(p)
-                else:
-                    alike[p] = [p]
-            shared_parts = parts._asdict()
-            chunks += [
-                Chunk(
-                    group=group,
-                    params=params,
-                    grads=[p.grad for p in params],
-                    states=[self.state[p] for p in params],
-                    **shared_parts,
-                    scalars=scalars,
-                )
-                for params in alike.values()
-            ]
-        return chunks
+    @property
+    def two_point(self) -> bool:
+        """Whether a step takes two gradients of its batch."""
+        return any([plan.parts.two_point for plan in self._plans_of_now()])
 
-    def _init_state(self, group: dict[str, Any], parts: Composition, p: Tensor) -> None:
-        """What is missing in the state of a parameter: all of it at first, g after a restart."""
+    def _pending(self) -> bool:
+        return any([state.get("phase") == PENDING for state in self.state.values()])
+
+    def _everything(self) -> Iterator[tuple[Plan, Tensor, State]]:
+        """Every parameter that has a state."""
+        for plan in self._plans_of_now():
+            for p in plan.group["params"]:
+                if self.state.get(p):
+                    yield plan, p, self.state[p]
+
+    # ------------------------------------------------------------------------------------ state
+
+    def _complete(self, group: dict[str, Any], parts: Composition, p: Tensor) -> None:
+        """Create what is missing in the state of a parameter: all of it, at first."""
         state = self.state[p]
-        estimator, matrix, *_ = parts
         if "step" not in state:
             capturable = group["capturable"]
             state["step"] = torch.zeros((), dtype=torch.float32, device=p.device) if capturable else 0
-        elif "g" not in state:
-            state["restarted"] = True
-        for name in (*estimator.buffers, *matrix.buffers):
+            state["phase"] = START
+        for name, slot in parts.slots(real(p)).items():
             if name not in state:
-                state[name] = torch.full_like(
-                    real(p),
-                    matrix.initial(name) if name in matrix.buffers else 0.0,
-                    dtype=state_dtype(p),
-                    memory_format=torch.preserve_format,
-                ).detach()
+                state[name] = _made(slot, p)
+        if parts.two_point and "gamma" not in state:
+            gamma = options.gamma_of(group)
+            state["gamma"] = torch.zeros_like(gamma).detach() if isinstance(gamma, Tensor) else 0.0
         shape, here = parts.root_shape(p), parts.root_shape(local(p))
         if shape is not None and here is not None and "root" not in state:
             state["root"] = joined(torch.zeros(here, dtype=state_dtype(p), device=p.device), shape, p)
-        rounding.prepare(group, p, state, number=len(self.state))
-        if not state.keys() >= set(matrix.scalars):
-            state.update(self._shared(matrix))
+        precision.prepare(group, p, state, number=len(self.state))
+        if not state.keys() >= set(parts.matrix.scalars):
+            state.update(self._shared(parts.matrix))
 
     def init_state(self) -> None:
         """Create the state that training would create, as it is before the first step: something to load into."""
-        for group in self.param_groups:
-            parts = self._parts(group)
-            for p in group["params"]:
-                new = p not in self.state
+        for plan in self._plans_of_now():
+            for p in plan.group["params"]:
                 if p.requires_grad:
-                    self._init_state(group, parts, p)
-                if new and p in self.state and self.two_point:
-                    self._never_stepped[id(self.state[p])] = self.state[p]
-        self._mark()
-
-    def _mark(self) -> None:
-        """Say in the states that `init_state` has created that no move is pending, in the dtype of the present lr."""
-        for group in self.param_groups if self._never_stepped else ():
-            for p in group["params"]:
-                state = self._never_stepped.get(id(self.state.get(p)))
-                if state is not None:
-                    state.pop("gamma", None)
-                    checkpoints.mark(group, p, self._parts(group), state)
-
-    def _unmark(self) -> None:
-        """Training goes on without what `init_state` has put in place of a pending move."""
-        for state in self._never_stepped.values():
-            state.pop("gamma", None)
-        self._never_stepped = {}
+                    self._complete(plan.group, plan.parts, p)
 
     def _shared(self, matrix: Matrix) -> dict[str, Tensor]:
         """The scalars of a matrix, one tensor each for all its parameters."""
         if self._scalars.get(matrix, {}).keys() != set(matrix.scalars):
-            params = [p for g in self.param_groups if self._parts(g).matrix == matrix for p in g["params"]]
+            params = [p for plan in self._plans if plan.parts.matrix == matrix for p in plan.group["params"]]
             dtype = torch.float64 if any(state_dtype(p) is torch.float64 for p in params) else torch.float32
             self._scalars[matrix] = {
                 name: torch.full((), matrix.initial(name), dtype=dtype, device=params[0].device)
@@ -187,11 +170,11 @@ class ComposedOptimizer(Optimizer):
         """One tensor for all parameters of a matrix, after loading, or after a change of a matrix's options."""
         self._scalars = {}
         taken: set[int] = set()
-        for group in self.param_groups:
-            matrix = self._parts(group).matrix
-            for p in group["params"]:
-                state = self.state.get(p, {})
-                if not state or not matrix.scalars:
+        for plan in self._plans:
+            matrix = plan.parts.matrix
+            for p in plan.group["params"] if matrix.scalars else ():
+                state = self.state.get(p)
+                if not state:
                     continue
                 if matrix not in self._scalars:
                     own = {
@@ -201,6 +184,8 @@ class ComposedOptimizer(Optimizer):
                     self._scalars[matrix] = {**self._shared(matrix), **own}
                 state.update(self._scalars[matrix])
 
+    # ------------------------------------------------------------------------------------ groups
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with any option of its own."""
         if isinstance(param_group, dict):
@@ -209,23 +194,27 @@ class ComposedOptimizer(Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
+            self._plans.append(Plan(group))
             self._check_places(group)
             self._enter(group)
         except ValueError:  # of the set: complex or not finite, or of a shape that it is not for
             self.param_groups.pop()
+            del self._plans[len(self.param_groups) :]
             raise
         self._inside.append(self._parts(group).constraint)
 
     def _check_places(self, group: dict[str, Any]) -> None:
-        """Refuse a group whose parts cannot work on parameters where these are."""
+        """Refuse a group whose parts cannot work on its parameters, where these are."""
         parts, names = self._parts(group), group.get("param_names")
         for j, p in enumerate(group["params"]):
-            reason = rounding.objection(group, p)
+            reason = precision.objection(group, p)
             if sharded := sharding_objection(parts, group, p):
                 reason = f"it is sharded, and {sharded}"
+            if not parts.matrix.accepts(real(p)):
+                reason = f"{parts.matrix} is not for shape {tuple(p.shape)}: use matrices.ByShape, with another for it"
             if reason is not None:
                 raise ValueError(f"Parameter {names[j] if names else j}: {reason}")
-        if parts.matrix.joint:
+        if parts.matrix.scope == "all":
             sharing = [g for g in self.param_groups if self._parts(g).matrix == parts.matrix]
             devices = sorted({str(p.device) for g in sharing for p in g["params"]})
             if len(devices) > 1:
@@ -239,25 +228,26 @@ class ComposedOptimizer(Optimizer):
         """x_1 must be feasible: put the parameters of a group into their set, all of them or none."""
         constraint = self._parts(group).constraint
         if constraint is not None:
-            points = [steps.nearest_point(constraint, p) for p in group["params"]]
+            points = [line_9.nearest_point(constraint, p) for p in group["params"]]
             for p, x in zip(group["params"], points, strict=True):
                 local(p).copy_(x)
 
     def _enter_changed_sets(self) -> None:
         """Where the user has given a group another set, put x there first: line 10 keeps x only where it is."""
-        for i, group in enumerate(self.param_groups):
-            constraint = self._parts(group).constraint
+        for i, plan in enumerate(self._plans_of_now()):
+            constraint = plan.parts.constraint
             if constraint is not self._inside[i]:
                 if constraint != self._inside[i]:
-                    self._check_places(group)
-                    self._enter(group)
+                    self._check_places(plan.group)
+                    self._enter(plan.group)
                 self._inside[i] = constraint
+
+    # ------------------------------------------------------------------------------------ saving and loading
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain numbers, strings and tensors. Refused between the two half-steps of a batch."""
-        self._normalise()
-        self._mark()
-        if self._open_batch is not None:
+        self._plans_of_now()
+        if self._open_batch is not None or any(state.get("phase") == BETWEEN for state in self.state.values()):
             raise RuntimeError(
                 "state_dict() between the two half-steps of a batch, which could not be resumed from. Save after the "
                 "second step() of a batch."
@@ -266,7 +256,6 @@ class ComposedOptimizer(Optimizer):
         for group in state["param_groups"]:  # the dicts that are returned do not change as training goes on
             group.update({name: dict(value) for name, value in group.items() if isinstance(value, dict)})
         by_param = {index: dict(values) for index, values in state["state"].items()}
-        checkpoints.complete(self, state["param_groups"], by_param)
         return {**state, "state": by_param, "gradient_evaluations": self.gradient_evaluations}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -276,36 +265,49 @@ class ComposedOptimizer(Optimizer):
         the state that was saved under its name, and other names are refused. Without names, as in torch, parameters
         are paired by their position, and the model must define its layers in the same order.
         """
-        self._normalise()
-        with checkpoints.watched(self):
-            super().load_state_dict(checkpoints.rejoined(state_dict))
+        self._plans_of_now()
+        with loading.watched(self):
+            super().load_state_dict(formats.current(loading.rejoined(state_dict)))
 
     def _loaded(self, loaded: dict[str, Any]) -> None:
         """Before the user's own post hooks."""
-        checkpoints.keep_dtypes(self, loaded)
-        self._open_batch = self._last_half = None
-        self._never_stepped = {}
-        self._tie_scalars()
-        self._inside = [self._parts(group).constraint for group in self.param_groups]
+        loading.keep_dtypes(self, loaded)
+        self._as_new()
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
 
+    def _as_new(self) -> None:
+        """After the groups and the state have been replaced."""
+        self._open_batch = self._last_half = self._dropped_batch = None
+        self._within = {}
+        self._plans = [Plan(group) for group in self.param_groups]
+        self._tie_scalars()
+        self._inside = [plan.parts.constraint for plan in self._plans]
+
     def __getstate__(self) -> dict[str, Any]:
-        own = ("gradient_evaluations", "_modules", "_open_batch")
+        own = ("gradient_evaluations", "_modules", "_open_batch", "_within")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.defaults = {**options.ADDED_LATER, **self.defaults}
-        self._parts_of = {}
-        self._last_half = self._dropped_batch = None
+        open_batch, within = self._open_batch, self._within
         self._used = replay.Used()
-        self._never_stepped = {}
-        checkpoints.unmark(self.state.values())
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
-        self._tie_scalars()
-        self._inside = [self._parts(group).constraint for group in self.param_groups]
+        self._as_new()
+        self._open_batch, self._within = open_batch, within
         replay.register(self)
 
     def __repr__(self) -> str:
         return options.describe(self)
+
+
+def _made(slot: Any, p: Tensor) -> Tensor:
+    """A tensor of the state of p: laid out and sharded as p if it has its shape, or else whole on every process."""
+    dtype, like_p = state_dtype(p), tuple(slot.shape) == tuple(real(p).shape)
+    if like_p and not slot.eye:
+        return torch.full_like(real(p), slot.fill, dtype=dtype, memory_format=torch.preserve_format).detach()
+    if slot.eye:
+        made = torch.eye(slot.shape[-1], dtype=dtype, device=p.device).mul_(slot.fill)
+        return made.expand(slot.shape).clone()
+    return torch.full(slot.shape, slot.fill, dtype=dtype, device=p.device)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
 
 
-def known_state(parts: Composition) -> set[str]:
-    """What the state of a parameter may hold: the buffers and scalars of its parts, and the optimizer's own."""
-    own = {"step", "gamma", "paired", "q", "dx", "master", "number", "root"}
-    return own.union(parts.estimator.buffers, parts.matrix.buffers, parts.matrix.scalars)
+def known_state(parts: Composition, p: Tensor) -> set[str]:
+    """What the state of a parameter may hold: what its parts keep, and the optimizer's own."""
+    own = {"step", "phase", "gamma", "master", "number", "root"}
+    return own.union(parts.names(p), parts.matrix.scalars)
 
 
 def rejoined(state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
     if len(state_dict["param_groups"]) != len(opt.param_groups):
         return  # torch says it
     for i, (group, saved) in enumerate(zip(opt.param_groups, state_dict["param_groups"], strict=True)):
-        for name in ("tau", "estimator", "matrix", "schedule", "constraint", "penalty"):
+        for name in ("tau", *options.KINDS):
             mine, theirs = (g[name]["type"] if isinstance(g.get(name), dict) else g.get(name) for g in (group, saved))
             if name in saved and mine != theirs:
                 raise ValueError(
@@ -107,16 +107,17 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                     f"{name}={mine} here. Construct the optimizer as it was when the checkpoint was saved."
                 )
         parts = Composition.of(options.normalised({**opt.defaults, **saved}))
-        known = known_state(parts)
         for index, p in zip(saved["params"], group["params"], strict=False):
-            state = state_dict["state"].get(index, {})
+            state, known, slots = state_dict["state"].get(index, {}), known_state(parts, p), parts.slots(real(p))
             for name in state.keys() - known:
                 raise ValueError(
                     f"The checkpoint is not one of this composition: it has {name!r} for parameter {index}, where "
                     f"{', '.join(sorted(known))} are known. Was it saved by another optimizer?"
                 )
-            for name in {*parts.estimator.buffers, *parts.matrix.buffers, "master"} & state.keys():
-                _check_shape(name, index, state[name], real(p).shape)
+            for name in slots.keys() & state.keys():
+                _check_shape(name, index, state[name], slots[name].shape)
+            if "master" in state:
+                _check_shape("master", index, state["master"], real(p).shape)
             if "root" in state:
                 _check_shape("root", index, state["root"], parts.root_shape(p))
             for name in set(parts.matrix.scalars) & state.keys():
@@ -124,66 +125,26 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
 
 
 def _check_shape(name: str, index: Any, value: Tensor, expected: Any) -> None:
-    if value.shape != expected:
+    if tuple(value.shape) != tuple(expected or ()):
         raise ValueError(
             f"The checkpoint does not fit the parameters: {name!r} of parameter {index} has shape "
-            f"{tuple(value.shape)}, expected {tuple(expected)}"
+            f"{tuple(value.shape)}, expected {tuple(expected or ())}"
         )
-
-
-# In place of the γ of a pending move, in a checkpoint: no move is pending; nor is there a g (after `restart`).
-NO_MOVE, NO_G = -1.0, -2.0
-
-
-def complete(opt: ComposedOptimizer, groups: list[dict[str, Any]], states: dict[Any, dict[str, Any]]) -> None:
-    """Let the states of a two-point optimizer hold the same names whenever they are saved.
-
-    torch.distributed.checkpoint loads what the optimizer it loads into has a place for.
-    """
-    if not opt.two_point:
-        return
-    for group, saved in zip(opt.param_groups, groups, strict=True):
-        for index, p in zip(saved["params"], group["params"], strict=True):
-            if states.get(index):
-                mark(group, p, opt._parts(group), states[index])
-
-
-def mark(group: dict[str, Any], p: Tensor, parts: Composition, state: dict[str, Any]) -> None:
-    """Say in the state of a parameter that no move is pending, if so, and give g a place."""
-    if "gamma" in state:
-        return
-    gamma, why = options.gamma_of(group), NO_MOVE if "g" in state else NO_G
-    state["gamma"] = torch.full_like(gamma, why).detach() if isinstance(gamma, Tensor) else why
-    for name in set(parts.estimator.buffers) - state.keys():
-        state[name] = torch.zeros_like(real(p), dtype=state_dtype(p)).detach()
-
-
-def unmark(states: Iterable[dict[str, Any]]) -> None:
-    for state in states:
-        gamma = state.get("gamma", 0.0)
-        if gamma < 0:
-            del state["gamma"]
-            if gamma == NO_G:
-                del state["g"]
 
 
 def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
     """Undo torch's cast of every state tensor to its parameter's dtype, and share no memory with the checkpoint."""
     for group, saved in zip(opt.param_groups, loaded["param_groups"], strict=True):
-        estimator, matrix, *_ = opt._parts(group)
+        parts = Composition.of(group)
         for index, p in zip(saved["params"], group["params"], strict=True):
+            shaped = {*parts.names(p), "master", "root"}  # scalars and gamma have dtypes of their own
             for name, value in loaded["state"].get(index, {}).items():
                 if name == "step":
                     opt.state[p]["step"] = _step(value, p, group["capturable"])
                 elif isinstance(value, Tensor):
-                    # scalars and gamma have dtypes of their own
-                    shaped = name in (*estimator.buffers, *matrix.buffers, "master", "root")
-                    dtype = state_dtype(p) if shaped else value.dtype
-                    value = value.detach().to(p.device, dtype, copy=True)
-                    opt.state[p][name] = like(value, p) if shaped else value
-            if "gamma" in loaded["state"].get(index, {}):
-                opt.state[p].setdefault("gamma", loaded["state"][index]["gamma"])
-                unmark([opt.state[p]])
+                    value = value.detach().to(p.device, state_dtype(p) if name in shaped else value.dtype, copy=True)
+                    whole = name in shaped and value.shape == p.shape
+                    opt.state[p][name] = like(value, p) if whole or name == "root" else value
 
 
 def _step(value: int | Tensor, p: Tensor, capturable: bool) -> int | Tensor:

@@ -10,11 +10,12 @@ from torch import Size, Tensor
 
 from superadam._state.parts import check, nearest
 from superadam._state.precision import ROUNDINGS
-from superadam._step import fused as kernels
 from superadam._step.tensors import Scalar
-from superadam._step.view import Chunk
+from superadam._step.view import View
 from superadam.estimators import Estimator, Recursive
+from superadam.iterates import Iterate, Plain
 from superadam.matrices import Matrix
+from superadam.matrices.base import Slot
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
 
 
 # The options that optimizers pickled by older versions do not have.
-ADDED_LATER = {"fused": None, "compile": False, "rounding": "nearest"}
+ADDED_LATER = {"fused": None, "compile": False, "rounding": "nearest", "iterate": None}
 
 # What the state of a parameter, or the view that a part has of it, calls by these names.
-RESERVED = {name for name in dir(Chunk) if not name.startswith("_")}.union(
-    Chunk.__annotations__, ("gamma", "q", "dx", "step", "restarted", "direction", "master", "number", "root")
-)
+RESERVED = {name for name in dir(View) if not name.startswith("_")}.union(
+    View.__annotations__, ("parts", "layout", "moves", "alike", "estimator", "matrix", "schedule", "iterate"),
+    ("constraint", "penalty", "gamma", "step", "phase", "master", "number", "root"),
+) - {"g"}
+KINDS = ("estimator", "matrix", "schedule", "iterate", "constraint", "penalty")
 
 
 class Composition(NamedTuple):
@@ -38,6 +41,7 @@ class Composition(NamedTuple):
     estimator: Estimator
     matrix: Matrix
     schedule: Schedule
+    iterate: Iterate
     constraint: ConvexSet | None
     penalty: Penalty | None
 
@@ -53,12 +57,10 @@ class Composition(NamedTuple):
             Estimator.find(estimator),
             Matrix.find(options["matrix"]),
             Schedule.find(options["schedule"]),
+            Plain() if options["iterate"] is None else Iterate.find(options["iterate"]),
             None if options["constraint"] is None else ConvexSet.find(options["constraint"]),
             None if options["penalty"] is None else Penalty.find(options["penalty"]),
         )
-        taken = RESERVED.union(parts.estimator.buffers).intersection((*parts.matrix.buffers, *parts.matrix.scalars))
-        if taken:
-            raise ValueError(f"{parts.matrix} must name its state otherwise: {', '.join(sorted(taken))} is taken")
         for part in filter(None, parts):
             reason = part.objection(parts, options)
             if part.on_host and options["capturable"]:
@@ -68,12 +70,37 @@ class Composition(NamedTuple):
             for name, value in part.spec().items():
                 if not isinstance(value, int | float | str | tuple | Tensor | None):
                     raise TypeError(f"{part}: {name} must be a number, a string, a tuple or a tensor, for checkpoints")
+        parts._check_names()
         return parts
+
+    def _check_names(self) -> None:
+        taken = set(RESERVED)
+        for part in (self.estimator, self.iterate, self.matrix):
+            names = [*part.buffers, *getattr(part, "scalars", ())]
+            if again := taken.intersection(names):
+                raise ValueError(f"{part} must name its state otherwise: {', '.join(sorted(again))} is taken")
+            taken.update(names)
 
     @property
     def two_point(self) -> bool:
         """Whether a step takes two gradients of its batch."""
         return self.estimator.two_point or self.matrix.two_point
+
+    @property
+    def at_once(self) -> bool:
+        """Whether no line waits for sums over all of x."""
+        return not self.matrix.scalars and self.matrix.scope != "all"
+
+    def slots(self, x: Tensor) -> dict[str, Slot]:
+        """What is kept for a parameter like x, in its dtype: by the estimator, the iterate and the matrix."""
+        like_x = (*self.estimator.buffers, *self.iterate.buffers)
+        return {name: Slot(tuple(x.shape)) for name in like_x} | self.matrix.slots(x)
+
+    def names(self, x: Tensor) -> tuple[str, ...]:
+        """The names of `slots`."""
+        if self.matrix.scope == "coordinate":
+            return (*self.estimator.buffers, *self.iterate.buffers, *self.matrix.buffers)
+        return tuple(self.slots(real(x)))
 
     def root_shape(self, x: Tensor) -> Size | None:
         """The shape of the roots that line 9 keeps for a tensor like x, if it keeps any."""
@@ -116,6 +143,7 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
         "estimator": None if options["estimator"] is None else parts.estimator.spec(),
         "matrix": parts.matrix.spec(),
         "schedule": parts.schedule.spec(),
+        "iterate": None if options["iterate"] is None else parts.iterate.spec(),
         "constraint": None if parts.constraint is None else parts.constraint.spec(),
         "penalty": None if parts.penalty is None else parts.penalty.spec(),
     }
@@ -129,7 +157,7 @@ def _check_ways(parts: Composition, options: dict[str, Any]) -> None:
             raise ValueError(f"{name}=True cannot be combined with differentiable=True: tensors are updated in place")
     if len(chosen) > 1:
         raise ValueError("foreach=True and fused=True are two ways to run a step: choose one")
-    if options["fused"] and kernels.kernel_for(parts, options) is None:
+    if options["fused"] and not fused.there_is_a_kernel(View(options, parts, [], [], [], {})):
         raise ValueError(
             f"fused=True: torch has no fused kernel for this composition ({parts.estimator}, {parts.matrix}, "
             f"{parts.schedule}, and the options). Leave fused out, or use compile=True, which makes one."
@@ -154,12 +182,13 @@ def describe(opt: ComposedOptimizer) -> str:
     lines: list[str] = []
     last: list[str] = []
     for i, group in enumerate(opt.param_groups):
-        estimator, matrix, schedule, constraint, penalty = opt._parts(group)
+        estimator, matrix, schedule, iterate, constraint, penalty = opt._parts(group)
         where = " (in the gradient)" if group["weight_decay"] != 0 and not group["decoupled_weight_decay"] else ""
         decay = f"weight_decay={group['weight_decay']}{where}"
         numbers = f"lr={group['lr']}, {decay}, clip={group['clip']}, maximize={group['maximize']}"
         numbers += "" if group["rounding"] == "nearest" else f", rounding={group['rounding']}"
         head = [f"(11) g: {estimator}", f"(4)  H: {matrix}", f"(10) mu, alpha: {schedule}"]
+        head += [] if type(iterate) is Plain else [f"x: {iterate}"]
         head += [f"(9)  {name}: {part}" for name, part in (("X", constraint), ("h", penalty)) if part is not None]
         head.append(numbers)
         if len(opt.param_groups) > 1:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from superadam._state.sharding import local, positions
-from superadam._step.view import Chunk, real, state_dtype
+from superadam._step.view import View, each, join, real, state_dtype
 
 __all__ = ["ROUNDINGS", "objection", "precisely", "prepare", "stochastic"]
 
@@ -51,18 +51,19 @@ def prepare(group: dict[str, Any], p: Tensor, state: dict[str, Any], number: int
         state["number"] = number
 
 
-def precisely(c: Chunk, change: Callable[[Chunk], None]) -> None:
-    """Apply a change of x: in float32, and then rounded, where that has been asked for."""
-    if not _matters(c.group, c.params[0]):
-        return change(c)
-    master = c.group["rounding"] == "master"
-    parts = [real(local(p)) for p in c.params]
+def precisely(s: View, change: Callable[[], None]) -> None:
+    """Apply a change of `s.x`: in float32, and then rounded, where that has been asked for."""
+    if s.group["rounding"] == "nearest" or not _matters(s.group, s.params[0]):
+        return change()
+    master, narrow = s.group["rounding"] == "master", s.x
     if master:
-        wide = [_up_to_date(local(state["master"]), x) for state, x in zip(c.states, parts, strict=True)]
+        wide = [_up_to_date(local(state["master"]), x) for state, x in zip(s.states, each(narrow), strict=True)]
     else:
-        wide = [x.to(state_dtype(x)) for x in parts]
-    change(Chunk(**{**c.__dict__, "params": wide}))
-    for p, x, new, state in zip(c.params, parts, wide, c.states, strict=True):
+        wide = [x.to(state_dtype(x)) for x in each(narrow)]
+    s.x = join(wide)
+    change()
+    s.x = narrow
+    for p, x, new, state in zip(s.params, each(narrow), wide, s.states, strict=True):
         x.copy_(new if master else stochastic(new, _bits(p, state)))
     return None
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from superadam._state.sharding import local, over_ranks, sharding
-from superadam._step.tensors import TensorList, dot, tracing
-from superadam._step.view import Chunk, real, state_dtype
+from superadam._step.tensors import dot, tracing
+from superadam._step.view import View, each, real, state_dtype
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
 
-__all__ = ["check_direction", "check_finite", "check_gradients", "check_positive", "check_shapes"]
+__all__ = ["check_finite", "check_gradients", "check_matrix", "check_shapes"]
 
 # A matrix that makes a mistake makes it in its first steps.
 WATCHED_STEPS = 3
@@ -98,28 +98,26 @@ def check_finite(opt: ComposedOptimizer) -> None:
             )
 
 
-def check_positive(c: Chunk, H: Tensor) -> Tensor:
-    """H, which is positive in the first steps. Later ones are not looked at: that would wait for the device."""
-    if _watched(c):
-        for part in H if isinstance(H, TensorList) else [H]:
-            least = float(part.detach().amin()) if part.numel() else 1.0
-            if not least > 0:
-                raise RuntimeError(
-                    f"{c.matrix} makes an H that is not positive: its least element is {least:g}, in step {c.t}. Line "
-                    "9 needs H > 0: take absolute values or roots of squares, and add a λ > 0."
-                )
-    return H
+def check_matrix(s: View) -> None:
+    """In its first steps, a matrix that is not ours makes an H that is positive definite.
 
-
-def check_direction(c: Chunk, direction: Tensor) -> Tensor:
-    """H⁻¹g, which points along g in the first steps, as it does for every positive definite H."""
-    if _watched(c) and not (product := float(dot(direction, c.g))) >= 0:
-        raise RuntimeError(f"{c.matrix} is not positive definite: gᵀH⁻¹g is {product:g} in step {c.t}.")
-    return direction
-
-
-def _watched(c: Chunk) -> bool:
-    """Whether this is one of the first steps of a matrix that is not ours."""
-    step = c.states[0]["step"]
+    Later ones are not looked at: that would wait for the device.
+    """
+    step = s.states[0]["step"]
     early = isinstance(step, int) and step <= WATCHED_STEPS and not tracing.get()
-    return early and not type(c.matrix).__module__.startswith("superadam.")
+    if not early or type(s.matrix).__module__.startswith("superadam."):
+        return
+    if s.matrix.scope == "coordinate":
+        H = s.matrix.H(s)
+        least = min((float(part.detach().amin()) for part in each(H) if part.numel()), default=1.0)
+        wrong = None if least > 0 else f"its least element is {least:g}"
+    elif s.matrix.scope == "all" and s.direction is not None:
+        return  # `solve_jointly` has looked
+    else:
+        product = float(dot(s.matrix.solve(s, s.g), s.g))
+        wrong = None if product >= 0 else f"gᵀH⁻¹g is {product:g}"
+    if wrong is not None:
+        raise RuntimeError(
+            f"{s.matrix} makes an H that is not positive definite: {wrong}, in step {step}. Line 9 needs H > 0: take "
+            "absolute values, or roots of squares, and add a λ > 0."
+        )

@@ -114,7 +114,7 @@ def objection(parts: Any, options: dict[str, Any], p: Tensor) -> str | None:
         return None
     if options["differentiable"]:
         return "autograd does not follow a step on parts: use differentiable=False"
-    if parts.matrix.joint:
+    if parts.matrix.scope == "all":
         return f"{type(parts.matrix).__name__} solves for all coordinates at once: use a diagonal or a scalar matrix"
     placements = p.placements  # type: ignore[attr-defined]
     cut = {placements[i].dim % max(p.dim(), 1) for i in how[1]}

@@ -2,151 +2,215 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from superadam._state import refusals
-from superadam._state.composed import ComposedOptimizer, State
-from superadam._state.options import gamma_of as _gamma
+from superadam._state.composed import ComposedOptimizer, Plan, State
+from superadam._state.options import gamma_of
+from superadam._state.phases import BETWEEN, PENDING, READY, RESTARTED, START, UNESTIMATED
 from superadam._state.precision import precisely
 from superadam._state.replay import put_back
 from superadam._state.sharding import Sharding, local, over_ranks, sharding, sums_over_ranks
-from superadam._step import fused as kernels
-from superadam._step import line_9 as steps
-from superadam._step import lines
+from superadam._step import dispatch, line_9, lines
+from superadam._step.compiled import Compiled
+from superadam._step.fused import Fused
+from superadam._step.layout import Layout, grouped
 from superadam._step.tensors import Scalar, norm2
-from superadam._step.tiles import run
-from superadam._step.view import Chunk, Scalars, Sums, state_dtype
-from superadam.estimators import Estimator
+from superadam._step.view import Scalars, Sums, View, each, join, real, state_dtype
+from superadam.iterates import Iterate
 from superadam.matrices import Matrix
 
 __all__ = ["AlgorithmOne"]
+
+WAYS = (Fused, Compiled)  # known to the dispatch by being imported
 
 
 class AlgorithmOne(ComposedOptimizer):
     """The lines of Algorithm 1, and what ends or restarts it."""
 
-    def _to_next_point(self) -> None:
-        """The gradients are q = ∇f(x_{t-1}; ξ_t). Move to x_t (lines 9, 10) and take q into the estimator (line 11)."""
+    _some_idle = False  # whether a parameter has no gradient of this batch
+
+    # ------------------------------------------------------------------------------------ views
+
+    def _grouped(self, kind: Callable[[Tensor, State], Hashable]) -> Iterator[View]:
+        """The parameters that have a state and are of some kind (not None), as views."""
+        for plan in self._plans_of_now():
+            for layout in grouped(plan.group, plan.parts, self.state, lambda p, s: kind(p, s) if s else None):
+                yield self._view(layout)
+
+    def _view(self, layout: Layout, **more: Any) -> View:
+        if layout.group["differentiable"]:  # what autograd has saved must not be written into
+            shared = layout.parts.matrix.scalars
+            for state in layout.states:
+                state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and k not in shared})
+        return layout.view(self._scalars.get(layout.parts.matrix, {}), **more)
+
+    def _with_gradients(self, *, moves: bool) -> list[View]:
+        """The parameters that have a gradient, as views; refused, before anything changes, where one cannot be used."""
+        layouts: list[Layout] = []
+        self._some_idle = False
+        for plan in self._plans:
+            params = [p for p in plan.group["params"] if p.grad is not None]
+            self._some_idle |= len(params) < len(plan.group["params"])
+            if plan.layouts is None or not self._same(plan.layouts, params):
+                refusals.check_gradients(self)
+                plan.layouts = self._layouts(plan)
+            layouts += plan.layouts
+        return [
+            self._view(
+                layout,
+                moves=moves,
+                paired=layout.states[0]["phase"] == BETWEEN,
+                restarted=layout.states[0]["phase"] == RESTARTED,
+            )
+            for layout in layouts
+        ]
+
+    def _same(self, layouts: list[Layout], params: list[Tensor]) -> bool:
+        """Whether the last step's layouts still hold, as they do while nothing but numbers changes."""
+        start = 0
+        for layout in layouts:
+            own = params[start : start + len(layout.params)]
+            start += len(layout.params)
+            if not layout.holds(own, list(map(self.state.get, own))):
+                return False
+            if not all([p.grad.shape == p.shape and p.grad.layout is torch.strided for p in own]):  # type: ignore[union-attr]
+                return False
+        return start == len(params)
+
+    def _layouts(self, plan: Plan) -> list[Layout]:
+        for p in plan.group["params"]:
+            if p.grad is not None:
+                self._complete(plan.group, plan.parts, p)
 
         def kind(p: Tensor, state: State) -> Hashable:
-            if "gamma" not in state and (p.grad is None or "g" not in state):
-                return None
-            return p.grad is None, _key(state.get("gamma"))
+            return None if p.grad is None else (state["phase"] == BETWEEN, state["phase"] == RESTARTED)
 
-        chunks = self._chunks(kind)
-        steps.solve_jointly([c for c in chunks if "gamma" in c.states[0]])
-        for c in chunks:
-            gamma = c.states[0].get("gamma")
-            compared = c.matrix.two_point and c.has_grad
+        return grouped(plan.group, plan.parts, self.state, kind)
+
+    def _regroup(self) -> None:
+        """Phases or step counts have changed for some parameters only."""
+        for plan in self._plans:
+            plan.layouts = None
+
+    # ------------------------------------------------------------------------------------ the lines
+
+    def _to_next_point(self) -> None:
+        """The gradients are q = ∇f(x_{t-1}; ξ_t). Move to x_t (lines 9, 10) and take q into the estimator (line 11)."""
+        refusals.check_gradients(self)
+
+        def kind(p: Tensor, state: State) -> Hashable:
+            if state["phase"] == PENDING:
+                return p.grad is None, _key(state["gamma"])
+            return None if p.grad is None or state["phase"] in UNESTIMATED else ("no move",)
+
+        views = list(self._grouped(kind))
+        lines.solve_jointly([v for v in views if v.states[0]["phase"] == PENDING])
+        for view in views:
+            pending, has_grad = view.states[0]["phase"] == PENDING, view.grads[0] is not None
+            compared = view.matrix.two_point and has_grad
             if compared:
-                start = c.x.clone()
-                c.store("q", c.grad.clone())
-            if gamma is None:
-                run(lines.prepare, c, 0.0, line_9=False)
+                start, q = view.bound().x.clone(), view.grad.clone()
+            way = dispatch.choose(view)
+            if not pending:
+                way.run(lines.prepare, view, 0.0, line_9=False)
             else:
-                run(lines.move_and_prepare if c.has_grad else lines.move, c, gamma)
-                c.drop("gamma")
+                way.run(lines.move_and_prepare if has_grad else lines.move, view, view.states[0]["gamma"])
             if compared:
-                c.store("dx", (c.x - start).to(state_dtype(c.params[0])))
-            if c.has_grad:
-                c.count()
-                for state in c.states:
-                    state["paired"] = True
+                dx = (view.bound().x - start).to(state_dtype(view.params[0]))
+                self._within.update(zip(view.params, zip(each(q), each(dx), strict=True), strict=True))
+            for state in view.states:
+                state["phase"] = BETWEEN if has_grad else READY
+                if has_grad:
+                    state["step"] += 1
 
     def _absorb(self, *, then_move: bool) -> None:
         """The gradients are ∇f(x_t; ξ_t). Form g_t (line 11) and H_t (line 4), and move to x_{t+1} now or later."""
-        groups = [(group, self._parts(group)) for group in self.param_groups]
-        at_work = {parts.matrix for group, parts in groups if any(p.grad is not None for p in group["params"])}
-        for group, parts in groups:
-            absent = parts.matrix.absent if parts.matrix in at_work else None
-            needed = {"step", *parts.estimator.buffers, *parts.matrix.buffers, *parts.matrix.scalars}
-            for p in group["params"]:
-                if p.grad is not None:
-                    if not needed <= self.state[p].keys():
-                        self._init_state(group, parts, p)
-                elif p in self.state:
-                    if absent is not None:
-                        absent(self.state[p])
-                    if "paired" in self.state[p]:
-                        self._forget(p)  # q without its counterpart: half of line 11 is no estimate
-
-        def kind(p: Tensor, state: State) -> Hashable:
-            return None if p.grad is None else ("paired" in state, "restarted" in state)
-
-        chunks = self._chunks(kind)
+        views = self._with_gradients(moves=then_move)
+        if self._some_idle:
+            self._without_gradients(views)
+        waiting: list[tuple[View, dispatch.Way]] = []
         sums: dict[tuple[Matrix, Sharding], list[Sums]] = {}
-        waiting: list[tuple[Chunk, float | None]] = []  # for the totals; with the weight of torch's kernel, if it moves
-        for c in chunks:
-            if not c.paired:
-                c.count()
-            gamma, kernel = _gamma(c.group), kernels.kernel_of(c) if then_move else None
-            free = c.constraint is None and c.penalty is None
+        for view in views:
+            if not view.paired:
+                for state in view.states:
+                    state["step"] += 1
+            elif view.matrix.two_point:
+                within = [self._within[p] for p in view.params]
+                view.q, view.dx = join([q for q, _ in within]), join([dx for _, dx in within])
+            gamma, way = gamma_of(view.group), dispatch.choose(view)
             # Where nothing is summed over all of x, a piece goes through all lines while it is in the cache.
-            at_once = then_move and not (c.matrix.scalars or c.matrix.joint or c.group["clip"] is not None)
-            if kernel == "adam" and free:
-                kernels.adam(c, c.params, gamma * c.mu)
-            elif kernel == "adam":
-                run(lines.fused_and_mix, c, gamma)
-            elif kernel == "adagrad":
-                kernels.adagrad(c, gamma * c.mu)
-            elif kernel == "sgd":
-                waiting.append((c, cast(float, c.alpha)))
-                if c.matrix.scalars:
-                    reading = c.grad_is_given and not c.matrix.buffers
-                    measured = run(lines.measure, c, gamma, line_9=False, reading=reading)
-                    sums.setdefault((c.matrix, c.sharding), []).extend(measured)
-            elif at_once:
-                run(lines.absorb_and_move, c, gamma)
+            if then_move and view.parts.at_once and view.group["clip"] is None:
+                way.absorb_and_move(view, gamma)
             else:
-                waiting.append((c, None))
-                sums.setdefault((c.matrix, c.sharding), []).extend(run(lines.absorb, c, gamma, line_9=False))
-            c.drop("paired", "restarted", "q", "dx")
+                waiting.append((view, way))
+                sums.setdefault((view.matrix, view.sharding), []).extend(way.absorb(view, gamma))
+        self._within = {}
+        if waiting:
+            self._reduce(sums)
+            self._clip([view for view, _ in waiting])
+        if then_move:
+            lines.solve_jointly([view for view, _ in waiting])
+            for view, way in waiting:
+                way.move(view, gamma_of(view.group))
+        for view in views:
+            self._end(view, then_move)
+
+    def _end(self, view: View, moved: bool) -> None:
+        if not moved:
+            gamma = gamma_of(view.group)
+            gamma = gamma.clone() if isinstance(gamma, Tensor) else gamma  # schedulers write into a tensor lr
+            for state in view.states:
+                state["gamma"], state["phase"] = gamma, PENDING
+        elif view.states[0]["phase"] != READY:
+            for state in view.states:
+                state["phase"] = READY
+
+    def _without_gradients(self, views: list[View]) -> None:
+        """Tell the matrices at work of the parameters that this batch had no gradient for, and forget their q."""
+        at_work = {view.matrix for view in views}
+        for plan, p, state in self._everything():
+            if p.grad is None:
+                if plan.parts.matrix in at_work:
+                    plan.parts.matrix.absent(state, self._scalars.get(plan.parts.matrix, {}))
+                if state["phase"] == BETWEEN:
+                    self._forget(state)  # q without its counterpart: half of line 11 is no estimate
+
+    def _reduce(self, sums: dict[tuple[Matrix, Sharding], list[Sums]]) -> None:
+        """The sums over all pieces and processes, for the matrices that ask for them."""
         totals: dict[tuple[Matrix, Sharding], Sums] = {}
         for (matrix, how), of_pieces in sums.items():
             if matrix.scalars:
                 home = self._scalars[matrix][matrix.scalars[0]]
                 columns = zip(*of_pieces, strict=True)
                 totals[matrix, how] = tuple(torch.stack([s.to(home) for s in column]).sum() for column in columns)
+        differentiable = self.defaults["differentiable"]
         for matrix, total in sums_over_ranks(totals).items():
-            matrix.reduce(Scalars(self._scalars[matrix], rebind=self.defaults["differentiable"]), total)
-        if self.defaults["differentiable"]:
-            for group, parts in groups:
-                for p in group["params"]:
-                    if p in self.state:
-                        self.state[p].update(self._scalars.get(parts.matrix, {}))
-        self._clip(chunks)
-        if not then_move:
-            for c in chunks:
-                gamma = _gamma(c.group)
-                gamma = gamma.clone() if isinstance(gamma, Tensor) else gamma  # schedulers write into a tensor lr
-                for state in c.states:
-                    state["gamma"] = gamma
-            return
-        steps.solve_jointly([c for c, _ in waiting])
-        for c, alpha in waiting:
-            if alpha is None:
-                run(lines.move, c, _gamma(c.group))
-            else:
-                kernels.sgd(c, alpha, _gamma(c.group) * c.mu)
+            matrix.reduce(Scalars(self._scalars[matrix], rebind=differentiable), total)
+        if differentiable:
+            for plan, _, state in self._everything():
+                state.update(self._scalars.get(plan.parts.matrix, {}))
 
-    def _clip(self, chunks: list[Chunk]) -> None:
+    def _clip(self, views: list[View]) -> None:
         """Bound the norm of g_t, over all parameters with an equal bound."""
-        for bound in {c.group["clip"] for c in chunks} - {None}:
-            clipped = [c for c in chunks if c.group["clip"] == bound]
-            squares = [norm2(c.g.clone() if c.group["differentiable"] else c.g) for c in clipped]
+        for bound in {view.group["clip"] for view in views} - {None}:
+            clipped = [view.bound() for view in views if view.group["clip"] == bound]
+            squares = [norm2(v.g.clone() if v.group["differentiable"] else v.g) for v in clipped]
             sums: dict[tuple[None, Sharding], tuple[Tensor, ...]] = {}
-            for how in dict.fromkeys(c.sharding for c in clipped):
-                alike = [s.to(squares[0]) for c, s in zip(clipped, squares, strict=True) if c.sharding == how]
+            for how in dict.fromkeys(v.sharding for v in clipped):
+                alike = [s.to(squares[0]) for v, s in zip(clipped, squares, strict=True) if v.sharding == how]
                 sums[None, how] = (torch.stack(alike).sum(),)
             (norm2_,) = sums_over_ranks(sums)[None]
             factor = (bound / norm2_.sqrt()).clamp(max=1.0)
-            for c in clipped:
-                c.g.mul_(factor.to(c.params[0].device))
+            for v in clipped:
+                v.g.mul_(factor.to(v.params[0].device))
+
+    # ------------------------------------------------------------------------------------ ends and points
 
     def flush(self) -> None:
         """Take the moves that are still pending, at the end of training with τ > 0.
@@ -156,16 +220,22 @@ class AlgorithmOne(ComposedOptimizer):
         """
         if self._open_batch is not None:
             raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
-        self._unmark()
         refusals.check_shapes(self)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
-            pending = self._chunks(lambda p, state: (_key(state["gamma"]),) if "gamma" in state else None)
-            steps.solve_jointly(pending)
-            for c in pending:
-                run(lines.move, c, c.states[0]["gamma"])
-                c.drop("gamma")
-            for c in self._chunks(lambda p, state: True if "g" in state else None):
-                precisely(c, c.estimator.settle)
+            pending = list(self._grouped(lambda p, s: (_key(s["gamma"]),) if s["phase"] == PENDING else None))
+            lines.solve_jointly(pending)
+            for view in pending:
+                dispatch.choose(view).move(view, view.states[0]["gamma"])
+                for state in view.states:
+                    state["phase"] = READY
+            self._settle()
+        self._regroup()
+
+    def _settle(self) -> None:
+        for view in self._grouped(lambda p, s: True if s["phase"] not in UNESTIMATED else None):
+            if type(view.iterate).settle is not Iterate.settle:
+                s = view.bound()
+                precisely(s, lambda s=s: s.iterate.settle(s))  # type: ignore[misc]
 
     @torch.no_grad()
     def feasibility(self) -> float:
@@ -186,35 +256,63 @@ class AlgorithmOne(ComposedOptimizer):
         exactly. x̃ is the solution of line 9 from the parameters as they are, with the newest g and H. A copy of the
         parameters is kept meanwhile.
         """
-        chunks = self._chunks(lambda p, state: (_key(state.get("gamma")),) if "g" in state else None)
-        chunks = [c for c in chunks if c.constraint is not None or c.penalty is not None]
-        with put_back(p for c in chunks for p in c.params):
+
+        def kind(p: Tensor, state: State) -> Hashable:
+            gamma = state["gamma"] if state["phase"] == PENDING else None
+            return None if state["phase"] in UNESTIMATED else (_key(gamma),)
+
+        views = [view for view in self._grouped(kind) if not view.free]
+        with put_back(p for view in views for p in view.params):
             with torch.no_grad():
-                for c in chunks:
-                    c.x.copy_(steps.x_tilde(c, c.states[0].get("gamma", _gamma(c.group))))
+                for view in views:
+                    state = view.states[0]
+                    gamma = state["gamma"] if state["phase"] == PENDING else gamma_of(view.group)
+                    s = view.bound()
+                    s.x.copy_(line_9.x_tilde(s, gamma))
             yield
 
     @contextmanager
     def at_x(self) -> Iterator[None]:
         """Have the parameters hold x_t inside the `with`, and what they held before after it: to measure, or to export.
 
-        With `Transport` (NIGT, Adam⁺, SUPER-ADAM⁺) they are ahead of x_t while gradients are taken; with all other
-        estimators they hold x_t anyway. A copy of them and of the estimator's tensors is kept meanwhile. A checkpoint
+        With `iterates.Ahead` (NIGT, Adam⁺, SUPER-ADAM⁺) they are ahead of x_t while gradients are taken; with
+        `iterates.Plain` they hold x_t anyway. A copy of them and of the iterate's tensors is kept meanwhile. A checkpoint
         that training shall go on from is saved outside, where parameters and state belong together.
         """
-        chunks = self._chunks(lambda p, state: True if "g" in state else None)
-        chunks = [c for c in chunks if type(c.estimator).settle is not Estimator.settle]
         held = [
             tensor
-            for c in chunks
-            for p, state in zip(c.params, c.states, strict=True)
-            for tensor in (p, *(state[name] for name in (*c.estimator.buffers, "master") if name in state))
+            for plan, p, state in self._everything()
+            if type(plan.parts.iterate).settle is not Iterate.settle
+            for tensor in (p, *(state[name] for name in (*plan.parts.iterate.buffers, "master") if name in state))
         ]
         with put_back(held):
             with torch.no_grad():
-                for c in chunks:
-                    precisely(c, c.estimator.settle)
+                self._settle()
             yield
+
+    def ways(self) -> list[str]:
+        """How a step runs for each group of parameters that are alike, and what keeps it from a faster way.
+
+        >>> import superadam
+        >>> opt = superadam.SuperAdam(torch.nn.Linear(2, 1), matrix=superadam.matrices.Yogi())
+        >>> print(*opt.ways(), sep="\\n")
+        group 0, 2 tensors: tiles
+          not torch's fused Adam: Yogi is not Adam's matrix
+          not torch's fused Adagrad: Yogi is not AdaGrad's matrix
+          not torch's fused SGD: Yogi is not a multiple of the identity from gradients
+          not compiled: compile=False
+        """
+        told = []
+        for i, plan in enumerate(self._plans_of_now()):
+            empty = {p: self.state.get(p) or {"step": 0} for p in plan.group["params"]}
+            for layout in grouped(plan.group, plan.parts, empty, lambda p, state: p.requires_grad or None):
+                view = layout.view(dict.fromkeys(plan.parts.matrix.scalars, layout.params[0]), moves=not self.two_point)
+                name, reasons = dispatch.explain(view)
+                told.append(f"group {i}, {len(layout.params)} tensors: {name}")
+                told += [f"  not {other}: {reason}" for other, reason in reasons.items()]
+        return told
+
+    # ------------------------------------------------------------------------------------ starting anew
 
     def restart(self) -> None:
         """Forget g: the next gradient of every parameter is its g, as at the start. H and the step counts stay.
@@ -222,48 +320,55 @@ class AlgorithmOne(ComposedOptimizer):
         Drops a batch that was left between its two half-steps. Pending moves are taken. Numbers that are not finite are
         healed: a move along such a g is not taken, and a parameter whose H has them starts anew, from step 1.
         """
-        if self._open_batch is not None:
-            self._void()
+        self._void()
         self._drop_what_is_not_finite()
         self.flush()
-        for p in self.state:
-            self.state[p].pop("g", None)
+        for _, _, state in self._everything():
+            if state["phase"] != START:
+                self._clear(state)
 
     @torch.no_grad()
     def _drop_what_is_not_finite(self) -> None:
-        spoilt = {
+        shared = {
             matrix
             for matrix, scalars in self._scalars.items()
             if not all(bool(value.isfinite().all()) for value in scalars.values())
         }
-        for group in self.param_groups:
-            parts = self._parts(group)
-            for p in group["params"]:
-                state = self.state.get(p, {})
-                H_is_spoilt = parts.matrix in spoilt or not _finite(state, parts.matrix.buffers, p)
-                dropped = {*parts.matrix.buffers, *parts.matrix.scalars} if H_is_spoilt else set()
-                if H_is_spoilt or not _finite(state, parts.estimator.buffers, p):
-                    dropped.update(parts.estimator.buffers, ["gamma"])
-                for name in dropped & state.keys():
-                    del state[name]
-                if H_is_spoilt and state:
-                    state["step"] = state["step"] * 0
-        for matrix in spoilt:
+        for plan, p, state in self._everything():
+            matrix, slots = plan.parts.matrix, plan.parts.slots(real(p))
+            others = {*plan.parts.estimator.buffers, *plan.parts.iterate.buffers}
+            if matrix in shared or not _finite(state, [name for name in slots if name not in others], p):
+                kept = {name: state[name] for name in ("master", "number", "root") if name in state}
+                state.clear()
+                state.update(kept)
+            elif not _finite(state, others, p):
+                self._clear(state)
+        for matrix in shared:
             del self._scalars[matrix]
+        for plan in self._plans:
+            for p in plan.group["params"]:
+                if p in self.state:
+                    self._complete(plan.group, plan.parts, p)
 
     def _void(self) -> None:
         """The second evaluation of a batch failed, after the move to x_t: keep x_t, which is as it should be, and drop
         the batch, of which g holds one half."""
-        self._dropped_batch, self._open_batch, self._last_half = self._open_batch, None, None
-        for p, state in self.state.items():
-            if "paired" in state:
-                self._forget(p)
+        if self._open_batch is not None:
+            self._dropped_batch, self._open_batch, self._last_half = self._open_batch, None, None
+        self._within = {}
+        for _, _, state in self._everything():
+            if state["phase"] == BETWEEN:
+                self._forget(state)
 
-    def _forget(self, p: Tensor) -> None:
-        state = self.state[p]
-        for name in ("g", "q", "dx", "paired"):
-            state.pop(name, None)
+    def _forget(self, state: State) -> None:
         state["step"] -= 1
+        self._clear(state)
+
+    def _clear(self, state: State) -> None:
+        """The next gradient is g."""
+        state["g"] = torch.zeros_like(state["g"])
+        state["phase"] = RESTARTED
+        self._regroup()
 
 
 def _key(gamma: Scalar | None) -> Hashable:
@@ -271,7 +376,7 @@ def _key(gamma: Scalar | None) -> Hashable:
     return id(gamma) if isinstance(gamma, Tensor) else gamma
 
 
-def _finite(state: State, names: tuple[str, ...], p: Tensor) -> bool:
+def _finite(state: State, names: Any, p: Tensor) -> bool:
     """Whether the tensors of a state are finite, on all processes."""
     sums = [local(state[name]).sum(dtype=torch.float64) for name in names if name in state]
     if not sums:

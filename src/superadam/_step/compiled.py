@@ -14,10 +14,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from superadam._state.phases import PENDING
+from superadam._step import tiles
+from superadam._step.dispatch import Tiles
 from superadam._step.tensors import Scalar, flattened, tracing
-from superadam._step.view import Chunk, Line, Sums, state_dtype
+from superadam._step.view import Line, Sums, View, state_dtype
 
-__all__ = ["call"]
+__all__ = ["Compiled"]
 
 Formula = Callable[[Any, float], Any]
 # What of a param group the lines look at.
@@ -30,8 +33,8 @@ def _example(t: Tensor) -> Tensor:
     return torch.full((EXAMPLE,) if t.dim() else (), 1.0 if t.dim() else math.nan, dtype=t.dtype, device=t.device)
 
 
-class _Traced(Chunk):
-    """A chunk that is given the values of the formulas of t, in the order in which they are asked for."""
+class _Traced(View):
+    """A view that is given the values of the formulas of t, in the order in which they are asked for."""
 
     values: Sequence[Tensor] | None
     formulas: list[tuple[Formula, int]]
@@ -45,15 +48,13 @@ class _Kernel:
     """One line for one composition. It takes x, the gradient, the buffers, the scalars, the values of the formulas of
     t, and γ."""
 
-    def __init__(self, line: Line, c: Chunk) -> None:
-        self.line, self.has_grad, self.scalars = line, c.has_grad, list(c.scalars)
-        self.group = {**{name: c.group[name] for name in OPTIONS}, "differentiable": False}
-        self.parts = {n: getattr(c, n) for n in ("estimator", "matrix", "schedule", "constraint", "penalty")}
-        self.flags = {name: True for name in ("paired", "restarted") if name in c.states[0]}
-        self.held = [name for name in c.names if name in c.states[0]]
+    def __init__(self, line: Line, view: View) -> None:
+        self.line, self.has_grad, self.scalars = line, view.grads[0] is not None, list(view.scalars)
+        self.group = {**{name: view.group[name] for name in OPTIONS}, "differentiable": False}
+        self.parts, self.paired, self.held = view.parts, view.paired, view.names
         self.formulas: list[tuple[Formula, int]] = []
-        example = [_example(t) for t in (*self.tensors(c, 0), *self.numbers(c))]
-        gamma = torch.zeros((), dtype=state_dtype(c.params[0]), device=c.params[0].device)
+        example = [_example(t) for t in (*self.tensors(view, 0), *self.numbers(view))]
+        gamma = torch.zeros((), dtype=state_dtype(view.params[0]), device=view.params[0].device)
         token = tracing.set(True)
         try:
             self.traced([t[:16].clone() if t.dim() else t for t in example], None, gamma, self.formulas)
@@ -69,30 +70,25 @@ class _Kernel:
     def traced(self, tensors: Sequence[Tensor], values: Sequence[Tensor] | None, gamma: Tensor, log: list[Any]) -> Sums:
         """The line, on other tensors; the formulas that it asks for go into the log."""
         rest = iter(tensors)
-        chunk = _Traced(
-            group=self.group,
-            params=[next(rest)],
-            grads=[next(rest) if self.has_grad else None],
-            states=[{"step": 0, **self.flags, **{name: next(rest) for name in self.held}}],
-            scalars={name: next(rest) for name in self.scalars},
-            values=values,
-            formulas=log,
-            **self.parts,
-        )
-        return self.line(chunk, gamma)
+        params = [next(rest)]
+        grads = [next(rest) if self.has_grad else None]
+        state = {"step": 0, **{name: next(rest) for name in self.held}}
+        scalars = {name: next(rest) for name in self.scalars}
+        more = {"paired": self.paired, "values": values, "formulas": log}
+        return self.line(_Traced(self.group, self.parts, params, grads, [state], scalars, **more).bound(), gamma)
 
-    def tensors(self, c: Chunk, i: int) -> list[Tensor]:
-        grad, state = c.grads[i], c.states[i]
-        of_i = [c.params[i], *(() if grad is None else (grad,)), *(state[name] for name in self.held)]
+    def tensors(self, view: View, i: int) -> list[Tensor]:
+        grad, state = view.grads[i], view.states[i]
+        of_i = [view.params[i], *(() if grad is None else (grad,)), *(state[name] for name in self.held)]
         return [t if t.dim() == 1 else flattened(t) for t in of_i]
 
-    def numbers(self, c: Chunk) -> list[Tensor]:
-        return [getattr(c, name) for name in self.scalars]
+    def numbers(self, view: View) -> list[Tensor]:
+        return [view.scalars[name].to(view.params[0].device) for name in self.scalars]
 
-    def weights(self, c: Chunk, gamma: Scalar) -> list[Tensor]:
+    def weights(self, view: View, gamma: Scalar) -> list[Tensor]:
         """The values of the formulas, and γ."""
-        weights = [*(c.at_step(formula, ahead) for formula, ahead in self.formulas), gamma]
-        dtype, device = state_dtype(c.params[0]), c.params[0].device
+        weights = [*(view.at_step(formula, ahead) for formula, ahead in self.formulas), gamma]
+        dtype, device = state_dtype(view.params[0]), view.params[0].device
         if any(isinstance(w, Tensor) for w in weights):
             return [torch.as_tensor(w, dtype=dtype, device=device) for w in weights]
         return list(torch.tensor(weights, dtype=dtype, device=device).unbind())
@@ -119,25 +115,49 @@ def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[.
 _kernels: dict[Any, _Kernel] = {}
 
 
-def call(line: Line, c: Chunk, which: list[int], gamma: Scalar) -> list[int]:
-    """`line(c, gamma)` for some of the parameters, by a kernel; for which of them there is one."""
+def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
+    """`line(view, gamma)` for some of the parameters, by a kernel; for which of them there is one."""
     if not which:
         return []
-    first = c.params[0]
+    first = view.params[0]
     key = (
         line,
-        (c.estimator, c.matrix, c.schedule, c.constraint, c.penalty),
-        tuple(c.group[name] for name in OPTIONS),
-        ("paired" in c.states[0], "restarted" in c.states[0], c.has_grad),
+        view.parts,
+        tuple(view.group[name] for name in OPTIONS),
+        (view.paired, view.grads[0] is not None),
         (first.dtype, first.device),
-        tuple(s.dtype for s in c.scalars.values()),  # that of other parameters which share the matrix
+        tuple(s.dtype for s in view.scalars.values()),  # that of other parameters which share the matrix
     )
     if key not in _kernels:
-        _kernels[key] = _Kernel(line, c.part(which[:1]))
+        _kernels[key] = _Kernel(line, view.part(which[:1]))
     kernel = _kernels[key]
     if kernel.run is None:
         return []
-    common = [*kernel.numbers(c), *kernel.weights(c, gamma)]
+    common = [*kernel.numbers(view), *kernel.weights(view, gamma)]
     for i in which:
-        kernel.run(*kernel.tensors(c, i), *common)
+        kernel.run(*kernel.tensors(view, i), *common)
     return which
+
+
+class Compiled(Tiles):
+    """A kernel of our own for each line, for tensors that are not small; the others run as tiles."""
+
+    name, rank = "compiled", 20
+
+    def objection(self, view: View) -> str | None:
+        if not view.group["compile"]:
+            return "compile=False"
+        if not tiles.elementwise(view, line_9=False):
+            return "a part looks at more than one coordinate"
+        return super().objection(view)
+
+    def run(self, line: Line, view: View, gamma: Scalar, *, line_9: bool = True, reading: bool = False) -> list[Sums]:
+        measured = view.matrix.scalars and not line_9  # torch's own sums are faster than those of the kernels
+        # A first step, or one after a restart, has other weights.
+        usual = not view.restarted and (view.paired or not view.estimator.two_point or view.states[0]["phase"] == PENDING)
+        left = list(range(len(view.params)))
+        if usual and not measured and tiles.elementwise(view, line_9=line_9):
+            large = [i for i, x in enumerate(view.params) if x.numel() > tiles.SMALL and tiles.aligned(view, [i])]
+            done = set(_call(line, view, large, gamma))
+            left = [i for i in left if i not in done]
+        return super().run(line, view.part(left), gamma, line_9=line_9, reading=reading) if left else []

@@ -1,7 +1,7 @@
 r"""torch's own fused kernels, for the compositions that coincide with one of them.
 
-Line 11 with τ = 0 is the average of Adam's and SGD's kernels for $\beta_1 = 1 - \alpha_t$; Adam's correction of that
-average is no correction at an infinite step count. What is left of Adam's update is that of case 1,
+Line 11 with τ = 0 is the average of Adam's and SGD's kernels for $\beta_1 = 1 - \alpha_t$; Adam divides that average by
+$1 - \beta_1^t$, which is 1 at an infinite step count. What is left of Adam's update is that of case 1,
 
 $$x \leftarrow (1 - \eta w)\,x - \eta\, g_t / (\sqrt{v_t / s^2} + \lambda)
     = \Bigl(1 - \eta s \frac{w}{s}\Bigr) x - \eta s\, g_t / (\sqrt{v_t} + \lambda s),
@@ -11,20 +11,23 @@ $$x \leftarrow (1 - \eta w)\,x - \eta\, g_t / (\sqrt{v_t / s^2} + \lambda)
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version  # the kernels do not tell autograd what they write into
 
+from superadam._step import lines, tiles
+from superadam._step.dispatch import Tiles, Way
 from superadam._step.tensors import Scalar
-from superadam._step.tiles import aligned, elementwise
-from superadam._step.view import Chunk, decoupled_decay
+from superadam._step.view import Sums, View, join
+from superadam._step.workspace import scratch
 from superadam.estimators import Recursive
+from superadam.iterates import Plain
 from superadam.matrices import AccumulatedNorm, AdaGrad, AMSGrad, BeliefNorm, GradientNorm, Identity, SecondMoment
 from superadam.schedules import Constant, Schedule
 
-__all__ = ["adagrad", "adam", "kernel_for", "kernel_of", "sgd"]
+__all__ = ["Fused", "FusedAdagrad", "FusedAdam", "FusedSGD", "there_is_a_kernel"]
 
 # Typed by their first overloads, which take a tensor as lr.
 _adam: Any = torch._fused_adam_
@@ -32,123 +35,185 @@ _adamw: Any = torch._fused_adamw_
 _sgd: Any = torch._fused_sgd_
 _adagrad: Any = torch._fused_adagrad_
 
-# Where a kernel is used. On a GPU, lists of tensors do almost as well for the others, and SGD's cannot be checked here.
-DEVICES = {"adam": {"cpu", "cuda"}, "adagrad": {"cpu"}, "sgd": {"cpu"}}
 
-
-def kernel_for(parts: Any, options: dict[str, Any]) -> str | None:
-    """The kernel that a composition coincides with, if there is one: "adam", "adagrad" or "sgd"."""
-    estimator, matrix, schedule = parts.estimator, parts.matrix, parts.schedule
-    if type(estimator) is not Recursive or estimator.tau > 0 or type(schedule).weight_of is not Schedule.weight_of:
-        return None
-    if options["clip"] is not None or options["capturable"] or options["differentiable"] or options["foreach"]:
-        return None
-    free = parts.constraint is None and parts.penalty is None
-    if type(matrix) is SecondMoment or (type(matrix) is AMSGrad and matrix.power == 0.5):
-        return "adam"
-    if type(matrix) is AdaGrad and free and type(schedule) is Constant and schedule.alpha == schedule.first == 1:
-        return "adagrad"
-    if type(matrix) in (Identity, GradientNorm, BeliefNorm, AccumulatedNorm) and free:
-        return "sgd"
-    return None
-
-
-def kernel_of(c: Chunk) -> str | None:
-    """The kernel that runs a chunk, if one takes its tensors."""
-    kernel = kernel_for(c, c.group) if c.group["fused"] is not False else None
-    if c.group["compile"] and (c.constraint is not None or c.penalty is not None) and elementwise(c):
-        return None  # a kernel that takes line 9 in is faster
-    if kernel is None or not aligned(c):
-        return None
-    if kernel == "adam" and not 0 <= 1 - cast(float, c.alpha) < 1:
-        return None  # its correction at an infinite step count, 1 - β₁^∞, is 1 for these β₁ only
-    devices = {t.device.type for t in (c.params[0], *c.scalars.values())}
-    return kernel if devices <= DEVICES[kernel] else None
-
-
-def _steps(c: Chunk, value: float) -> list[Tensor]:
+def _steps(view: View, value: float) -> list[Tensor]:
     """A step count for every tensor."""
-    return [c.params[0].new_full((), value, dtype=torch.float32)] * len(c.params)
+    return [view.params[0].new_full((), value, dtype=torch.float32)] * len(view.params)
 
 
-def _there(c: Chunk, eta: Scalar) -> Scalar:
-    """η, where the parameters are."""
-    return eta.to(c.params[0].device) if isinstance(eta, Tensor) else eta
+def _rate(view: View, gamma: Scalar) -> Scalar:
+    """η = γ μ_t, where the parameters are."""
+    eta = gamma * view.mu
+    return eta.to(view.params[0].device) if isinstance(eta, Tensor) else eta
 
 
-def _in_gradient(c: Chunk) -> float:
-    return float(c.group["weight_decay"]) - decoupled_decay(c)
+def _decay(view: View, eta: Scalar) -> None:
+    if view.decay != 0:
+        torch._foreach_mul_(view.params, 1 - eta * view.decay)
 
 
-def adam(c: Chunk, x: list[Tensor], eta: Scalar) -> None:
-    """Case 1 and AMSGrad: bring g_t and H_t up to date, and take x to (1 - ηw) x - η H_t⁻¹ g_t."""
-    H: Any = c.matrix
-    s = math.sqrt(1 - H.beta**c.t) if H.bias_correction else 1.0
-    amsgrad = isinstance(H, AMSGrad)
-    kernel = _adamw if c.group["decoupled_weight_decay"] else _adam
-    kernel(
-        x,
-        c.grads,
-        c.all("g"),
-        c.all("v"),
-        c.all("v_max") if amsgrad else [],
-        _steps(c, math.inf),
-        lr=_there(c, eta) * s,
-        beta1=1 - c.alpha,
-        beta2=H.beta,
-        weight_decay=decoupled_decay(c) / s + _in_gradient(c),
-        eps=H.lam * s,
-        amsgrad=amsgrad,
-        maximize=c.group["maximize"],
-    )
-    increment_version(x)
+class Fused(Tiles):
+    """What torch's kernels have in common: τ = 0, the plain iterate, a step that moves, tensors that lie alike."""
+
+    name, rank = "fused", 1000  # no way by itself
+    devices: ClassVar[set[str]] = {"cpu"}
+
+    def objection(self, view: View) -> str | None:
+        if type(self) is Fused:
+            return "a base class"
+        reason = self.coincides(view)
+        if reason is None and not view.moves:
+            reason = "the move waits for the next batch"
+        if reason is None and not view.alike:
+            reason = "parameters, gradients and state do not lie alike in memory, in float32 or float64"
+        if reason is None and not {t.device.type for t in (view.params[0], *view.scalars.values())} <= self.devices:
+            reason = f"used on {', '.join(sorted(self.devices))} only"
+        return reason
+
+    def coincides(self, view: View) -> str | None:
+        """Why the composition is not the kernel's, if it is not."""
+        group, estimator = view.group, view.estimator
+        if group["fused"] is False:
+            return "fused=False"
+        for option in ("clip", "capturable", "differentiable", "foreach"):
+            if group[option]:
+                return f"{option}={group[option]}"
+        if type(estimator) is not Recursive or estimator.tau > 0:
+            return f"{estimator} takes more than an average of gradients"
+        if type(view.iterate) is not Plain:
+            return f"{view.iterate} moves the parameters in a way of its own"
+        if type(view.schedule).weight_of is not Schedule.weight_of:
+            return f"{view.schedule} makes weights on the device"
+        return None
 
 
-def adagrad(c: Chunk, eta: Scalar) -> None:
+class FusedAdam(Fused):
+    """Case 1 and AMSGrad; on a set, the kernel makes y = x_t - γ H_t⁻¹ g_t."""
+
+    name, rank = "torch's fused Adam", 10
+    devices = {"cpu", "cuda"}
+
+    def coincides(self, view: View) -> str | None:
+        H: Any = view.matrix
+        if not (type(H) is SecondMoment or (type(H) is AMSGrad and H.power == 0.5)):
+            return f"{type(H).__name__} is not Adam's matrix"
+        if view.group["compile"] and not view.free and tiles.elementwise(view):
+            return "compile=True makes a kernel that includes line 9"
+        return super().coincides(view)
+
+    def absorb_and_move(self, view: View, gamma: Scalar) -> None:
+        if not 0 <= 1 - cast(float, view.alpha) < 1:  # the correction at an infinite step count is 1 for these β₁ only
+            super().absorb_and_move(view, gamma)
+        elif view.free:
+            self.kernel(view, view.params, _rate(view, gamma))
+        else:
+            self.run(self._on_set, view, gamma)
+
+    def _on_set(self, s: View, gamma: Scalar) -> Sums:
+        y = [scratch("y", x).copy_(x) if len(s.params) == 1 else x.clone() for x in s.params]
+        self.kernel(s, y, gamma.to(s.params[0].device) if isinstance(gamma, Tensor) else gamma)
+        return lines.move(s, gamma, join(y))
+
+    @staticmethod
+    def kernel(view: View, x: list[Tensor], eta: Scalar) -> None:
+        """Bring g_t and H_t up to date, and take x to (1 - ηw) x - η H_t⁻¹ g_t."""
+        H: Any = view.matrix
+        s = math.sqrt(1 - H.beta**view.t) if H.bias_correction else 1.0
+        amsgrad = isinstance(H, AMSGrad)
+        kernel = _adamw if view.group["decoupled_weight_decay"] else _adam
+        kernel(
+            x,
+            view.grads,
+            view.all("g"),
+            view.all("v"),
+            view.all("v_max") if amsgrad else [],
+            _steps(view, math.inf),
+            lr=eta * s,
+            beta1=1 - view.alpha,
+            beta2=H.beta,
+            weight_decay=view.decay / s + view.decay_in_gradient,
+            eps=H.lam * s,
+            amsgrad=amsgrad,
+            maximize=view.group["maximize"],
+        )
+        increment_version(x)
+
+
+class FusedAdagrad(Fused):
     """AdaGrad without momentum: lines 11, 4, 9 and 10."""
-    H: Any = c.matrix
-    s, eta = math.sqrt(c.t) if H.mean else 1.0, _there(c, eta)
-    g = c.all("g")  # becomes `c.grad`, which would be as large as all parameters together
-    torch._foreach_copy_(g, cast(list[Tensor], c.grads))
-    if c.group["maximize"]:
-        torch._foreach_neg_(g)
-    if _in_gradient(c) != 0:
-        torch._foreach_add_(g, c.params, alpha=_in_gradient(c))
-    _decay(c, eta)
-    _adagrad(
-        c.params,
-        c.grads,
-        c.all("v"),
-        _steps(c, 1.0),
-        lr=eta * s,
-        lr_decay=0.0,
-        weight_decay=_in_gradient(c),
-        eps=H.lam * s,
-        maximize=c.group["maximize"],
-    )
-    increment_version(c.params)
+
+    name, rank = "torch's fused Adagrad", 11
+
+    def coincides(self, view: View) -> str | None:
+        schedule = view.schedule
+        if type(view.matrix) is not AdaGrad:
+            return f"{type(view.matrix).__name__} is not AdaGrad's matrix"
+        if type(schedule) is not Constant or not schedule.alpha == schedule.first == 1:
+            return f"{schedule} has momentum"
+        return super().coincides(view) if view.free else "a set or a penalty"
+
+    def absorb_and_move(self, view: View, gamma: Scalar) -> None:
+        H: Any = view.matrix
+        s, eta = math.sqrt(cast(float, view.t)) if H.mean else 1.0, _rate(view, gamma)
+        g = view.all("g")  # becomes `view.grad`, which would be as large as all parameters together
+        torch._foreach_copy_(g, cast(list[Tensor], view.grads))
+        if view.group["maximize"]:
+            torch._foreach_neg_(g)
+        if view.decay_in_gradient != 0:
+            torch._foreach_add_(g, view.params, alpha=view.decay_in_gradient)
+        _decay(view, eta)
+        _adagrad(
+            view.params,
+            view.grads,
+            view.all("v"),
+            _steps(view, 1.0),
+            lr=eta * s,
+            lr_decay=0.0,
+            weight_decay=view.decay_in_gradient,
+            eps=H.lam * s,
+            maximize=view.group["maximize"],
+        )
+        increment_version(view.params)
 
 
-def sgd(c: Chunk, alpha: float, eta: Scalar) -> None:
-    """H_t = b I, of which `reduce` has made b: lines 11, 9 and 10."""
-    eta = _there(c, eta)
-    rate = eta / c.matrix.H(c)
-    _decay(c, eta)
-    _sgd(
-        c.params,
-        c.grads,
-        c.all("g"),
-        weight_decay=_in_gradient(c),
-        momentum=1 - alpha or 0.5,  # not used in a first step, but no buffer is kept without it
-        lr=float(rate),
-        dampening=1 - alpha,
-        nesterov=False,
-        maximize=c.group["maximize"],
-        is_first_step=alpha == 1,
-    )
-    increment_version(c.params)
+class FusedSGD(Fused):
+    """H_t = b I, of which `reduce` makes b after the sums are known: then lines 11, 9 and 10."""
+
+    name, rank = "torch's fused SGD", 12
+
+    def coincides(self, view: View) -> str | None:
+        if type(view.matrix) not in (Identity, GradientNorm, BeliefNorm, AccumulatedNorm):
+            return f"{type(view.matrix).__name__} is not a multiple of the identity from gradients"
+        return super().coincides(view) if view.free else "a set or a penalty"
+
+    def absorb(self, view: View, gamma: Scalar) -> list[Sums]:
+        if not view.matrix.scalars:
+            return []
+        given = not view.group["maximize"] and view.decay_in_gradient == 0  # the gradients are only read
+        return self.run(lines.measure, view, gamma, line_9=False, reading=given and not view.matrix.buffers)
+
+    def move(self, view: View, gamma: Scalar) -> None:
+        eta, alpha = _rate(view, gamma), cast(float, view.alpha)
+        rate = eta / view.bound().matrix.H(view)
+        _decay(view, eta)
+        _sgd(
+            view.params,
+            view.grads,
+            view.all("g"),
+            weight_decay=view.decay_in_gradient,
+            momentum=1 - alpha or 0.5,  # not used in a first step, but no buffer is kept without it
+            lr=float(rate),
+            dampening=1 - alpha,
+            nesterov=False,
+            maximize=view.group["maximize"],
+            is_first_step=alpha == 1,
+        )
+        increment_version(view.params)
+
+    def absorb_and_move(self, view: View, gamma: Scalar) -> None:
+        self.move(view, gamma)
 
 
-def _decay(c: Chunk, eta: Scalar) -> None:
-    if decoupled_decay(c) != 0:
-        torch._foreach_mul_(c.params, 1 - eta * decoupled_decay(c))
+def there_is_a_kernel(view: View) -> bool:
+    """Whether a composition coincides with one of the kernels."""
+    return any(isinstance(way, Fused) and type(way) is not Fused and not way.coincides(view) for way in Way.known)

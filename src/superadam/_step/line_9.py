@@ -6,126 +6,89 @@ $$\tilde x_{t+1} = \arg\min_{x \in \mathcal{X}} \langle g_t, x\rangle
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
-from superadam._state.precision import precisely
-from superadam._state.refusals import check_direction, check_positive
 from superadam._state.sharding import local
+from superadam._step import tiles
 from superadam._step.tensors import Scalar, TensorList, add_scaled, tracing
-from superadam._step.tiles import TILE, aligned, tiles
-from superadam._step.view import Chunk, decoupled_decay, state_dtype
+from superadam._step.view import View, each, join, state_dtype
 from superadam._step.workspace import scratch
 from superadam.penalties import combined_argmin
 from superadam.sets import ConvexSet
 
-__all__ = ["move", "nearest_point", "solve_jointly", "x_tilde"]
+__all__ = ["free_move", "move_on_set", "nearest_point", "x_tilde"]
 
 # Every mixing rounds x a little out of its set; this often it is put back.
 REPROJECT_EVERY = 100
 
 
-def solve_jointly(chunks: list[Chunk]) -> None:
-    """H_t⁻¹ g_t where H_t is not diagonal: it takes all parameters that share the matrix at once."""
-    for matrix in {c.matrix for c in chunks if c.matrix.joint}:
-        whole = Chunk.merged([c for c in chunks if c.matrix == matrix])
-        whole.store("direction", check_direction(whole, matrix.solve(whole)))
-
-
-def move(c: Chunk, gamma: Scalar, y: Tensor | None = None) -> None:
-    """From x_t to x_{t+1}; `y` is x_t - γ H_t⁻¹ g_t, if it is there already (and may be written into)."""
-    precisely(c, lambda c: _move(c, gamma, y))
-
-
-def _move(c: Chunk, gamma: Scalar, y: Tensor | None) -> None:
-    if isinstance(gamma, Tensor):
-        gamma = gamma.to(c.params[0].device)
-    c.estimator.rebase(c)
-    gamma = gamma * c.estimator.rate(c)
-    if c.constraint is None and c.penalty is None:
-        _free_move(c, gamma)
-    else:
-        x, mu, target = c.x, c.mu, x_tilde(c, gamma, y, roots=_roots(c))
-        if c.matrix.watches_steps:
-            c.matrix.moved(c, (x - target) / gamma)
-        if isinstance(mu, float) and c.params[0].dtype == state_dtype(c.params[0]):
-            x.lerp_(target, mu)
-        else:
-            add_scaled(x, target - x, mu)
-        _reproject(c)
-    c.estimator.moved(c)
-
-
-def _roots(c: Chunk) -> list[Tensor | None]:
-    """The roots of the last step, to start from."""
-    return [local(state["root"]) if "root" in state else None for state in c.states]
-
-
-def _free_move(c: Chunk, gamma: Scalar) -> None:
+def free_move(s: View, gamma: Scalar) -> None:
     """X = R^d and h = 0: lines 9 and 10 are x_{t+1} = x_t - γ μ_t H_t⁻¹ g_t."""
-    x, eta = c.x, gamma * c.mu
-    g = c.g.clone() if c.group["differentiable"] else c.g  # autograd saves it, and line 11 will write into it
-    H = None if c.matrix.joint else check_positive(c, c.matrix.H(c))
-    if decoupled_decay(c) != 0:
-        x.mul_(1 - eta * decoupled_decay(c))
-    if H is None:
-        add_scaled(x, c.direction, -eta)
-        c.drop("direction")
-    elif c.matrix.watches_steps:
-        step = g / H
-        add_scaled(x, step, -eta)
-        c.matrix.moved(c, step)
-    elif c.matrix.scalars:
-        x.addcmul_(g, eta / H, value=-1)
-    elif isinstance(eta, float):
-        x.addcdiv_(g, H, value=-eta)
+    eta = gamma * s.mu
+    g = s.g.clone() if s.group["differentiable"] else s.g  # autograd saves it, and line 11 will write into it
+    if s.decay != 0:
+        s.x.mul_(1 - eta * s.decay)
+    if s.direction is None and not s.matrix.watches_steps:
+        s.matrix.descend(s, s.x, g, eta)
     else:
-        x.addcdiv_(g * eta, H, value=-1)
+        step = s.matrix.solve(s, g) if s.direction is None else s.direction
+        add_scaled(s.x, step, -eta)
+        s.matrix.moved(s, step)
 
 
-def x_tilde(c: Chunk, gamma: Scalar, y: Tensor | None = None, roots: list[Tensor | None] | None = None) -> Tensor:
+def move_on_set(s: View, gamma: Scalar, y: Tensor | None = None) -> None:
+    """The exact minimiser in the metric of H_t, and the mixture with x_t."""
+    roots = [local(state["root"]) if "root" in state else None for state in s.states]
+    x, mu, target = s.x, s.mu, x_tilde(s, gamma, y, roots)
+    if s.matrix.watches_steps:
+        s.matrix.moved(s, (x - target) / gamma)
+    if isinstance(mu, float) and next(iter(each(x))).dtype == state_dtype(s.params[0]):
+        x.lerp_(target, mu)
+    else:
+        add_scaled(x, target - x, mu)
+    _reproject(s)
+
+
+def x_tilde(s: View, gamma: Scalar, y: Tensor | None = None, roots: list[Tensor | None] | None = None) -> Tensor:
     """Line 9: the exact minimiser in the metric of H_t. Decoupled weight decay w first shrinks x_t to (1 - γw) x_t.
 
     `y` is x_t - γ H_t⁻¹ g_t, if it is there already; it is written into. So are the roots of the last step.
     """
-    indifferent = c.penalty is None and c.constraint is not None and c.constraint.separable
-    H = c.one if y is not None and indifferent else _metric(c)
+    indifferent = s.penalty is None and s.constraint is not None and s.constraint.separable
+    H = s.one if y is not None and indifferent else _metric(s)
     if y is None:
-        y = _unconstrained(c, gamma, H)
+        y = _unconstrained(s, gamma, H)
     if not isinstance(gamma, Tensor) and gamma == 0:  # the metric H/γ is infinite, and y is x_t
         return y
-    tensors = y if isinstance(y, TensorList) else [y]
-    d = H if c.penalty is None else H / gamma  # the size of the metric does not matter to a set
+    d = H if s.penalty is None else H / gamma  # the size of the metric does not matter to a set
+    tensors = list(each(y))
     metrics = d if isinstance(d, TensorList) else [d] * len(tensors)
     solved = []
-    for a, b, state, root in zip(tensors, metrics, c.states, roots or [None] * len(tensors), strict=True):
+    for a, b, state, root in zip(tensors, metrics, s.states, roots or [None] * len(tensors), strict=True):
         mine = not torch.is_grad_enabled() and all(b is not tensor for tensor in state.values())
-        solved.append(combined_argmin(c.constraint, c.penalty, a, b, root=root, scratch=mine))
-    return cast(Tensor, TensorList(solved)) if isinstance(y, TensorList) else solved[0]
+        solved.append(combined_argmin(s.constraint, s.penalty, a, b, root=root, scratch=mine))
+    return join(solved)
 
 
-def _metric(c: Chunk) -> Tensor:
+def _metric(s: View) -> Tensor:
     """H_t; by tiles, if that saves fresh memory."""
-    state = c.states[0]
-    tiled = len(c.params) == 1 and c.matrix.elementwise and not c.matrix.multiple_of_identity and aligned(c)
-    if tracing.get() or not tiled or not c.params[0].is_contiguous() or c.params[0].numel() <= TILE:
-        return check_positive(c, c.matrix.H(c))
-    H = scratch("H", state["g"])
-    for piece, part in zip(tiles(c, 0, TILE), torch.split(H.view(-1), TILE), strict=True):
-        part.copy_(check_positive(piece, piece.matrix.H(piece)))
+    x, whole = s.params[0], tracing.get() or len(s.params) > 1 or s.matrix.multiple_of_identity
+    if whole or not s.matrix.elementwise or x.numel() <= tiles.TILE or not x.is_contiguous() or not tiles.aligned(s):
+        return s.matrix.H(s)
+    H = scratch("H", s.g)
+    for piece, part in zip(tiles.cut(s, 0, tiles.TILE), torch.split(H.view(-1), tiles.TILE), strict=True):
+        part.copy_(piece.matrix.H(piece))
     return H
 
 
-def _unconstrained(c: Chunk, gamma: Scalar, H: Tensor) -> Tensor:
-    x = c.x.to(state_dtype(c.params[0]))
-    if decoupled_decay(c) != 0:
-        x = x * (1 - gamma * decoupled_decay(c))
-    if c.matrix.multiple_of_identity or isinstance(gamma, Tensor):
-        y: Tensor = x - c.g * (gamma / H)
-        return y
-    return torch.addcdiv(x, c.g, H, value=-gamma)
+def _unconstrained(s: View, gamma: Scalar, H: Tensor) -> Tensor:
+    """y = x_t - γ H_t⁻¹ g_t."""
+    y = s.x.to(state_dtype(s.params[0]), copy=True)
+    if s.decay != 0:
+        y.mul_(1 - gamma * s.decay)
+    s.matrix.descend(s, y, s.g, gamma, H)
+    return y
 
 
 def nearest_point(constraint: ConvexSet, p: Tensor) -> Tensor:
@@ -134,8 +97,8 @@ def nearest_point(constraint: ConvexSet, p: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _reproject(c: Chunk) -> None:
-    step = c.states[0]["step"]
-    if c.constraint is not None and (isinstance(step, Tensor) or step % REPROJECT_EVERY == 0):
-        for p in c.params:
-            local(p).copy_(nearest_point(c.constraint, p))
+def _reproject(s: View) -> None:
+    step = s.states[0]["step"]
+    if s.constraint is not None and (isinstance(step, Tensor) or step % REPROJECT_EVERY == 0):
+        for x in each(s.x):
+            x.copy_(nearest_point(s.constraint, x))

@@ -1,82 +1,94 @@
-"""What a step does with one piece of x: the lines of Algorithm 1 that can run while it is in the cache.
+"""What a step does with a piece of x: the lines of Algorithm 1 that can run while it is in the cache.
 
-Each function takes a piece and γ, works in place, and returns sums over the piece, for the matrices that need them.
+Each function takes a view, bound to its names, and γ, works in place, and returns sums over the piece, for the matrices
+that need them.
 """
 
 from __future__ import annotations
 
-from typing import cast
-
+import torch
 from torch import Tensor
 
-from superadam._step import fused as kernels
-from superadam._step import line_9 as steps
-from superadam._step.tensors import Scalar, TensorList
-from superadam._step.view import Chunk, Sums
-from superadam._step.workspace import scratch
+from superadam._state.precision import precisely
+from superadam._state.refusals import check_matrix
+from superadam._step import line_9
+from superadam._step.tensors import Scalar
+from superadam._step.view import Sums, View, each, join
 
-__all__ = [
-    "absorb",
-    "absorb_and_move",
-    "fused_and_mix",
-    "measure",
-    "move",
-    "move_and_prepare",
-    "prepare",
-]
+__all__ = ["absorb", "absorb_and_move", "measure", "move", "move_and_prepare", "prepare", "solve_jointly"]
 
 
-def prepare(c: Chunk, gamma: Scalar) -> Sums:
+def prepare(s: View, gamma: Scalar) -> Sums:
     """The first half of line 11, with the gradients q = ∇f(x_{t-1}; ξ_t) at hand."""
-    q = c.grad
-    c.advance()
-    c.estimator.before(c, q)
+    _before(s, s.grad)
     return ()
 
 
-def move(c: Chunk, gamma: Scalar) -> Sums:
-    """Lines 9 and 10."""
-    steps.move(c, gamma)
+def move(s: View, gamma: Scalar, y: Tensor | None = None) -> Sums:
+    """Lines 9 and 10; `y` is x_t - γ H_t⁻¹ g_t, if it is there already (and may be written into)."""
+    if isinstance(gamma, Tensor):
+        gamma = gamma.to(s.params[0].device)
+
+    check_matrix(s)
+
+    def change() -> None:
+        s.iterate.rebase(s)
+        rate = gamma * s.iterate.rate(s)
+        line_9.free_move(s, rate) if s.free else line_9.move_on_set(s, rate, y)
+        s.iterate.moved(s)
+
+    precisely(s, change)
     return ()
 
 
-def move_and_prepare(c: Chunk, gamma: Scalar) -> Sums:
+def move_and_prepare(s: View, gamma: Scalar) -> Sums:
     """Lines 9 and 10 for the move that was pending, and the first half of line 11."""
-    q = c.grad  # at x_{t-1}: weight decay may be part of it
-    steps.move(c, gamma)
-    c.advance()
-    c.estimator.before(c, q)
+    q = s.grad  # at x_{t-1}: weight decay may be part of it
+    move(s, gamma)
+    _before(s, q)
     return ()
 
 
-def absorb(c: Chunk, gamma: Scalar) -> Sums:
+def _before(s: View, q: Tensor) -> None:
+    s.late = 1  # the weights are those of the next step, which is not counted yet
+    s.estimator.before(s, q)
+    s.late = 0
+
+
+def absorb(s: View, gamma: Scalar) -> Sums:
     """Lines 11 and 4, with the gradients ∇f(x_t; ξ_t) at hand."""
-    newest = c.grad
-    estimated = c.estimator.after(c, newest)
+    newest = s.grad
+    s.iterate.begin(s)
+    estimated = s.estimator.after(s, newest)
     # A two-point matrix compares ∇f(x_t; ξ_t) with ∇f(x_{t-1}; ξ_t), whatever the estimator made of them.
-    return _line_4(c, newest if c.matrix.two_point else estimated)
+    return _line_4(s, newest if s.matrix.two_point else estimated)
 
 
-def absorb_and_move(c: Chunk, gamma: Scalar) -> Sums:
+def absorb_and_move(s: View, gamma: Scalar) -> Sums:
     """All lines, where nothing is summed over all of x."""
-    absorb(c, gamma)
-    steps.move(c, gamma)
-    return ()
+    absorb(s, gamma)
+    return move(s, gamma)
 
 
-def measure(c: Chunk, gamma: Scalar) -> Sums:
+def measure(s: View, gamma: Scalar) -> Sums:
     """Line 4 alone, where torch's kernel does the rest."""
-    return _line_4(c, c.grad)
+    return _line_4(s, s.grad)
 
 
-def _line_4(c: Chunk, grad: Tensor) -> Sums:
-    c.matrix.update(c, grad)
-    return c.matrix.measure(c, grad) if c.matrix.scalars else ()
+def _line_4(s: View, grad: Tensor) -> Sums:
+    s.matrix.update(s, grad)
+    if s.matrix.due(s):
+        s.matrix.refresh(s)
+    return s.matrix.measure(s, grad) if s.matrix.scalars else ()
 
 
-def fused_and_mix(c: Chunk, gamma: Scalar) -> Sums:
-    """All lines, with torch's kernel for y = x_t - γ H_t⁻¹ g_t."""
-    y = [scratch("y", x).copy_(x) if len(c.params) == 1 else x.clone() for x in c.params]
-    kernels.adam(c, y, gamma)
-    steps.move(c, gamma, y[0] if len(y) == 1 else cast(Tensor, TensorList(y)))
-    return ()
+@torch.no_grad()
+def solve_jointly(views: list[View]) -> None:
+    """H_t⁻¹ g_t of matrices over all parameters, left in the views."""
+    for matrix in {view.matrix for view in views if view.matrix.scope == "all"}:
+        sharing = [view for view in views if view.matrix == matrix]
+        whole = View.merged(sharing).bound()
+        check_matrix(whole)
+        solved = iter(each(matrix.solve(whole, whole.g)))
+        for view in sharing:
+            view.direction = join([next(solved) for _ in view.params])

@@ -1,26 +1,27 @@
-"""Some of the parameters, updated together, as the maths sees them.
+"""Some of the parameters, updated together, as the lines of Algorithm 1 and the parts see them.
 
-A chunk is one parameter, or all parameters of a group that are alike (device, dtype, step count, …) as one
-`TensorList`. Complex parameters appear as their real views; low-precision ones keep their state in float32.
+A view is all parameters of a group that are alike (device, dtype, step count, phase) as one `TensorList`, one parameter,
+or a piece of one. Complex parameters appear as their real views; low-precision ones keep their state in float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from superadam._state.sharding import Sharding, local, over_ranks, sharding
 from superadam._step.tensors import Scalar, TensorList
-from superadam.estimators import Estimator
-from superadam.matrices import Matrix
-from superadam.penalties import Penalty
-from superadam.schedules import Schedule
-from superadam.sets import ConvexSet
 
-__all__ = ["Chunk", "Line", "Scalars", "Sums", "decoupled_decay", "real", "state_dtype"]
+if TYPE_CHECKING:
+    from superadam._state.options import Composition
+
+__all__ = ["Line", "Scalars", "Sums", "View", "each", "join", "real", "state_dtype"]
+
+Sums = tuple[Tensor, ...]
+"""Sums over the coordinates of a view, for a matrix that needs them."""
 
 
 def real(x: Tensor) -> Tensor:
@@ -33,29 +34,39 @@ def state_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype in (torch.float64, torch.complex128) else torch.float32
 
 
+def join(tensors: list[Tensor]) -> Tensor:
+    """Several tensors as one."""
+    return tensors[0] if len(tensors) == 1 else cast(Tensor, TensorList(tensors))
+
+
+def each(value: Tensor) -> Iterable[Tensor]:
+    """The tensors of a list, or the one tensor."""
+    return value if isinstance(value, TensorList) else [value]
+
+
 class Scalars:
-    """0-d tensors by name. An assignment is written into the tensor, which all parameters share."""
+    """The 0-d tensors that all parameters of a matrix share, as `reduce` sees them.
+
+    An assignment is written into the tensor.
+    """
 
     def __init__(self, tensors: dict[str, Tensor], *, rebind: bool = False) -> None:
-        self.__dict__.update(tensors=tensors, rebind=rebind)
-
-    def __getattr__(self, name: str) -> Tensor:
-        try:
-            return cast(Tensor, self.__dict__["tensors"][name])
-        except KeyError:
-            raise AttributeError(f"no scalar named {name!r}") from None
+        self.__dict__.update(tensors)
+        self.__dict__["_shared"] = tensors
+        self.__dict__["_rebind"] = rebind  # autograd may have saved the tensor that was there
 
     def __setattr__(self, name: str, value: Tensor) -> None:
-        if self.__dict__["rebind"]:  # autograd may have saved the tensor that was there
-            self.__dict__["tensors"][name] = value.clone()
-        elif value is not getattr(self, name):
-            getattr(self, name).copy_(value)
+        if self._rebind:
+            self._shared[name] = self.__dict__[name] = value.clone()
+        elif value is not self.__dict__[name]:
+            self.__dict__[name].copy_(value)
 
 
-class Chunk:
-    """The coordinates of x held by `params`, their state, and the weights of this step.
+class View:
+    """Parameters with their gradients and state, and what this step knows about them.
 
-    `c.v` is the buffer v of these parameters, or a scalar of their matrix; `c.v = …` writes into it.
+    Parts see it as `s`. It has x and every tensor of the state that the parts have named (g, v, …); `s.v = …` is
+    written into the state. A matrix finds its scalars, and, if it compares two gradients of a batch, `q` and `dx`.
     """
 
     group: dict[str, Any]
@@ -63,69 +74,105 @@ class Chunk:
     grads: list[Tensor | None]
     states: list[dict[str, Any]]
     scalars: dict[str, Tensor]
-    estimator: Estimator
-    matrix: Matrix
-    schedule: Schedule
-    constraint: ConvexSet | None
-    penalty: Penalty | None
+    x: Tensor
+    g: Tensor
 
+    layout: Any = None
+    moves = False
+    """Whether this step includes lines 9 and 10."""
+    alike = False
+    """Whether parameters, gradients and state lie in memory alike."""
     late = 0
     """How many steps the step count of these parameters is behind."""
+    paired = False
+    """Whether the estimator has seen this batch at the previous point."""
+    restarted = False
+    """Whether this gradient is the first after a restart, so that it is g."""
+    direction: Tensor | None = None
+    """H⁻¹g, where it takes all parameters at once."""
+    q: Tensor
+    r"""$\nabla f(x_{t-1}; \xi_t)$, for a matrix that compares it with $\nabla f(x_t; \xi_t)$."""
+    dx: Tensor
+    r"""$x_t - x_{t-1}$, for the same."""
 
-    def __init__(self, **fields: Any) -> None:
-        self.__dict__.update(fields)
+    def __init__(
+        self,
+        group: dict[str, Any],
+        parts: Composition,
+        params: list[Tensor],
+        grads: list[Tensor | None],
+        states: list[dict[str, Any]],
+        scalars: dict[str, Tensor],
+        **more: Any,
+    ) -> None:
+        set_ = self.__dict__
+        set_.update(group=group, parts=parts, params=params, grads=grads, states=states, scalars=scalars)
+        set_.update(more)
+        self.estimator, self.matrix, self.schedule, self.iterate, self.constraint, self.penalty = parts
 
-    @classmethod
-    def merged(cls, chunks: list[Chunk]) -> Chunk:
-        """Chunks that share their matrix as one."""
-        return chunks[0].replaced(
-            params=[p for c in chunks for p in c.params],
-            grads=[grad for c in chunks for grad in c.grads],
-            states=[state for c in chunks for state in c.states],
-        )
+    # ------------------------------------------------------------------------------------ state under its names
 
-    def replaced(self, **fields: Any) -> Chunk:
-        """This chunk with other params, grads or states."""
-        own = ("group", "scalars", "estimator", "matrix", "schedule", "constraint", "penalty")
-        return Chunk(**{name: self.__dict__[name] for name in own}, **fields)
-
-    def part(self, which: list[int]) -> Chunk:
-        """Some of the parameters."""
-        return self.replaced(
-            params=[self.params[i] for i in which],
-            grads=[self.grads[i] for i in which],
-            states=[self.states[i] for i in which],
-        )
+    def bound(self) -> View:
+        """This view with its tensors under their names."""
+        own = self.__dict__
+        own["x"] = join([real(local(p)) for p in self.params])
+        for name in self.names:
+            own[name] = join([local(state[name]) for state in self.states])
+        for name, value in self.scalars.items():
+            own[name] = value.to(self.params[0].device)
+        return self
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The buffers, by name."""
-        return (*self.estimator.buffers, *self.matrix.buffers)
+        """What the parts keep for these parameters."""
+        return self.parts.names(self.params[0])
 
     def all(self, name: str) -> list[Tensor]:
-        """One buffer of every parameter."""
+        """One tensor of the state of every parameter."""
         return [state[name] for state in self.states]
 
-    def __getattr__(self, name: str) -> Any:
-        if hasattr(type(self), name):  # a property raised the AttributeError that led here: let it be seen
-            return object.__getattribute__(self, name)
-        if name in self.scalars:
-            return self.scalars[name].to(self.params[0].device)
-        if name in self.states[0]:
-            value = self.__dict__[name] = _join([local(state[name]) for state in self.states])
-            return value
-        raise AttributeError(f"{type(self.matrix).__name__} has no buffer or scalar named {name!r}")
-
     def __setattr__(self, name: str, value: Any) -> None:
-        if self.group["differentiable"]:  # autograd may have saved the tensor that was there
-            self.__dict__.pop(name, None)
-            self.store(name, value.clone())
-        elif value is not getattr(self, name):
-            getattr(self, name).copy_(value)
+        held = self.__dict__.get(name)
+        if held is None or name not in self.states[0]:
+            self.__dict__[name] = value
+        elif self.group["differentiable"]:  # autograd may have saved the tensor that was there
+            self.__dict__[name] = value = value.clone()
+            for state, tensor in zip(self.states, value if isinstance(value, TensorList) else [value], strict=True):
+                state[name] = tensor
+        elif value is not held:
+            held.copy_(value)
 
-    @property
-    def x(self) -> Tensor:
-        return _join([real(local(p)) for p in self.params])
+    # ------------------------------------------------------------------------------------ other views
+
+    def replaced(self, params: list[Tensor], grads: list[Tensor | None], states: list[dict[str, Any]]) -> View:
+        """This view of other tensors."""
+        more = {name: self.__dict__[name] for name in ("late", "paired", "restarted") if name in self.__dict__}
+        return type(self)(self.group, self.parts, params, grads, states, self.scalars, **more)
+
+    def part(self, which: list[int]) -> View:
+        """Some of the parameters."""
+        if len(which) == len(self.params):
+            return self
+
+        def some(values: list[Any]) -> list[Any]:
+            return [values[i] for i in which]
+
+        part = self.replaced(some(self.params), some(self.grads), some(self.states))
+        for name in ("q", "dx", "direction"):
+            if self.__dict__.get(name) is not None:
+                part.__dict__[name] = join(some(list(each(self.__dict__[name]))))
+        return part
+
+    @classmethod
+    def merged(cls, views: list[View]) -> View:
+        """Views that share their matrix as one."""
+        return views[0].replaced(
+            [p for view in views for p in view.params],
+            [grad for view in views for grad in view.grads],
+            [state for view in views for state in view.states],
+        )
+
+    # ------------------------------------------------------------------------------------ facts
 
     @property
     def sharding(self) -> Sharding:
@@ -138,39 +185,37 @@ class Chunk:
         return torch.ones((), dtype=state_dtype(self.params[0]), device=self.params[0].device)
 
     @property
-    def has_grad(self) -> bool:
-        return self.grads[0] is not None
+    def free(self) -> bool:
+        """Whether X = R^d and h = 0."""
+        return self.constraint is None and self.penalty is None
+
+    @property
+    def decay(self) -> float:
+        """The weight decay that is not part of the gradient."""
+        return float(self.group["weight_decay"]) if self.group["decoupled_weight_decay"] else 0.0
+
+    @property
+    def decay_in_gradient(self) -> float:
+        return float(self.group["weight_decay"]) - self.decay
 
     @property
     def grad(self) -> Tensor:
         """The newest gradient, in the dtype of the state, with the sign of a minimisation."""
         dtype = state_dtype(self.params[0])
         grads = [local(g) for g in cast(list[Tensor], self.grads)]
-        grad = _join([g if g.dtype is dtype else real(g.resolve_conj()).to(dtype) for g in grads])
-        if self.grad_is_given:
-            return grad
+        grad = join([g if g.dtype is dtype else real(g.resolve_conj()).to(dtype) for g in grads])
         if self.group["maximize"]:
             grad = -grad
-        if self.group["weight_decay"] != 0 and not self.group["decoupled_weight_decay"]:
-            grad = grad + self.x * self.group["weight_decay"]
+        if self.decay_in_gradient != 0:
+            grad = grad + self.x * self.decay_in_gradient
         return grad
 
-    @property
-    def grad_is_given(self) -> bool:
-        """Whether `grad` is what the user's `p.grad` holds, but for its precision."""
-        coupled = self.group["weight_decay"] != 0 and not self.group["decoupled_weight_decay"]
-        return not (self.group["maximize"] or coupled)
+    def whole_norm(self, tensor: Tensor) -> Tensor:
+        """The norm of a tensor of which `tensor` is what this process holds."""
+        norm: Tensor = torch.linalg.vector_norm(tensor)
+        return norm if self.sharding is None else over_ranks(norm.square(), self.sharding).sqrt()
 
-    @property
-    def paired(self) -> bool:
-        """Whether the estimator has seen this batch at the previous point."""
-        return "paired" in self.states[0]
-
-    @property
-    def in_full_swing(self) -> bool:
-        """Whether this is a step as most are: not the first one, nor one after a restart."""
-        state = self.states[0]
-        return "restarted" not in state and ("paired" in state or "gamma" in state or not self.estimator.two_point)
+    # ------------------------------------------------------------------------------------ weights
 
     @property
     def t(self) -> Scalar:
@@ -183,60 +228,23 @@ class Chunk:
 
     @property
     def alpha(self) -> Scalar:
-        return self.schedule.first if "restarted" in self.states[0] else self.schedule.weight_of(self)
+        return self.schedule.first if self.restarted else self.schedule.weight_of(self)
 
     def at_age(self, formula: Callable[[Any], Any]) -> Scalar:
         """A formula of t as the matrix shall see it; unlike `formula(s.t)`, it is not part of a compiled kernel."""
-        return self.at_step(lambda t, tau: formula(self.estimator.age(t)))
-
-    def whole_norm(self, tensor: Tensor) -> Tensor:
-        """The norm of a tensor of which `tensor` is what this process holds."""
-        norm: Tensor = torch.linalg.vector_norm(tensor)
-        return norm if self.sharding is None else over_ranks(norm.square(), self.sharding).sqrt()
+        return self.at_step(lambda t, tau: formula(self.iterate.age(t)))
 
     def at_step(self, formula: Callable[[Any, float], Any], ahead: int = 0) -> Scalar:
         """A formula of t and τ, at the step count of these parameters or later."""
-        steps = [state["step"] for state in self.states]
-        if not isinstance(steps[0], Tensor):
-            return cast(Scalar, formula(steps[0] + ahead + self.late, self.estimator.tau))
+        step = self.states[0]["step"]
+        if not isinstance(step, Tensor):
+            return cast(Scalar, formula(step + ahead + self.late, self.estimator.tau))
         # float64 where the device has it, so that a capturable optimizer takes the same steps
-        dtype = torch.float32 if steps[0].device.type == "mps" else torch.float64
-        values = torch.as_tensor(formula(torch.stack(steps).to(dtype) + (ahead + self.late), self.estimator.tau))
-        return _join(list(values.to(steps[0].device, state_dtype(self.params[0])).expand(len(steps)).unbind()))
-
-    def advance(self) -> None:
-        """See the weights of the next step, before it is counted."""
-        self.__dict__["late"] = 1
-
-    def count(self) -> None:
-        """Add one to the step counts."""
-        self.__dict__["late"] = 0
-        for state in self.states:
-            state["step"] += 1
-
-    def store(self, name: str, value: Tensor) -> None:
-        """Keep a new tensor under `name` in the state of every parameter."""
-        tensors = value.tensors if isinstance(value, TensorList) else [value]
-        for state, tensor in zip(self.states, tensors, strict=True):
-            state[name] = tensor
-
-    def drop(self, *names: str) -> None:
-        for name in names:
-            self.__dict__.pop(name, None)
-            for state in self.states:
-                state.pop(name, None)
+        dtype = torch.float32 if step.device.type == "mps" else torch.float64
+        steps = torch.stack(self.all("step")).to(dtype) + (ahead + self.late)
+        values = torch.as_tensor(formula(steps, self.estimator.tau))
+        return join(list(values.to(step.device, state_dtype(self.params[0])).expand(len(steps)).unbind()))
 
 
-Sums = tuple[Tensor, ...]
-"""Sums over the coordinates of a chunk, for a matrix that needs them."""
-Line = Callable[[Chunk, Scalar], Sums]
-"""Some lines of Algorithm 1 on a chunk, given γ."""
-
-
-def decoupled_decay(c: Chunk) -> float:
-    """The weight decay that is not part of the gradient."""
-    return float(c.group["weight_decay"]) if c.group["decoupled_weight_decay"] else 0.0
-
-
-def _join(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else cast(Tensor, TensorList(tensors))
+Line = Callable[[View, Scalar], Sums]
+"""Some lines of Algorithm 1 on a view, given γ."""

@@ -5,7 +5,14 @@ and keeps neither. In both methods `s` is the state at hand: `s.g`, and the weig
 """
 
 from superadam.estimators.base import Estimator
-from superadam.estimators.elsewhere import Staged, Transport
-from superadam.estimators.line_11 import Averaged, Corrected, Recursive
+from superadam.estimators.line_11 import Averaged, Corrected, Recursive, Summed
 
-__all__ = ["Averaged", "Corrected", "Estimator", "Recursive", "Staged", "Transport"]
+__all__ = ["Averaged", "Corrected", "Estimator", "Recursive", "Summed"]
+
+_MOVED = {"Transport": "iterate=iterates.Ahead()", "Staged": "estimator=estimators.Summed(), iterate=iterates.Staged()"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _MOVED:
+        raise AttributeError(f"estimators.{name} is an iterate now: write {_MOVED[name]}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

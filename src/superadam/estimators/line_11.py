@@ -13,9 +13,9 @@ from superadam.estimators.base import Estimator
 from superadam.schedules import BiasCorrected
 
 if TYPE_CHECKING:
-    from superadam._step.view import Chunk
+    from superadam._step.view import View
 
-__all__ = ["Averaged", "Corrected", "Recursive"]
+__all__ = ["Averaged", "Corrected", "Recursive", "Summed"]
 
 
 class Recursive(Estimator):
@@ -43,11 +43,11 @@ class Recursive(Estimator):
     def two_point(self) -> bool:
         return self.tau > 0
 
-    def before(self, s: Chunk, q: Tensor) -> None:
+    def before(self, s: View, q: Tensor) -> None:
         if self.tau > 0:
             s.g.sub_(q, alpha=self.tau)
 
-    def after(self, s: Chunk, grad: Tensor) -> Tensor:
+    def after(self, s: View, grad: Tensor) -> Tensor:
         take_in(s.g, grad, s.alpha, self.tau if s.paired else 0.0)
         return grad
 
@@ -90,11 +90,11 @@ class Corrected(Estimator):
     def two_point(self) -> bool:
         return self.tau > 0 and not self.previous_batch
 
-    def before(self, s: Chunk, q: Tensor) -> None:
+    def before(self, s: View, q: Tensor) -> None:
         if not self.previous_batch:
             s.last = q
 
-    def after(self, s: Chunk, grad: Tensor) -> Tensor:
+    def after(self, s: View, grad: Tensor) -> Tensor:
         weight = self.tau * (1 - self.alpha) / self.alpha
         c = grad
         if self.previous_batch:
@@ -108,6 +108,27 @@ class Corrected(Estimator):
             c = each(c, lambda tensor: tensor * (self.bound / s.whole_norm(tensor)).clamp(max=1.0))
         s.g.lerp_(c, s.alpha)
         return c
+
+
+class Summed(Estimator):
+    r"""All gradients since the stage began, summed: with `iterates.Staged`, dual averaging within each stage.
+
+    $$g_t = \sum_{i \text{ in this stage}} \nabla f(x_i; \xi_i)$$
+
+    >>> Summed()
+    Summed()
+    """
+
+    elementwise = True
+
+    def after(self, s: View, grad: Tensor) -> Tensor:
+        if s.restarted or s.t == 1:
+            s.g.zero_()
+        s.g.add_(grad)
+        return grad
+
+    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        return None if others.iterate.on_host else "a sum that never begins anew grows without end: use iterates.Staged"
 
 
 class Averaged(Estimator):
@@ -153,18 +174,17 @@ class Averaged(Estimator):
     def two_point(self) -> bool:
         return self.tau > 0
 
-    def before(self, s: Chunk, q: Tensor) -> None:
+    def before(self, s: View, q: Tensor) -> None:
         s.r.sub_(q, alpha=self.tau)
 
-    def after(self, s: Chunk, grad: Tensor) -> Tensor:
-        restarted = "restarted" in s.states[0]
-        if restarted:
+    def after(self, s: View, grad: Tensor) -> Tensor:
+        if s.restarted:
             s.r.zero_()
         take_in(s.r, grad, s.alpha, self.tau if s.paired else 0.0)
         if self.guard is not None:
             steady = each(s.r, s.whole_norm) <= each(grad, s.whole_norm) * self.guard
             s.r = torch.where(steady, s.r, grad)
-        mix(s.g, s.r, 1.0 if restarted else s.at_step(BiasCorrected(self.beta).weight))
+        mix(s.g, s.r, 1.0 if s.restarted else s.at_step(BiasCorrected(self.beta).weight))
         r: Tensor = s.r
         return r if self.own else grad
 

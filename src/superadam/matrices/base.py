@@ -3,34 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
 from superadam._state.parts import Part, check
-from superadam._step.tensors import Scalar, over
+from superadam._step.tensors import Scalar, add_scaled, over
 
 if TYPE_CHECKING:
-    from superadam._step.view import Chunk
+    from superadam._step.view import View
 
-__all__ = ["Matrix", "MultipleOfIdentity"]
+__all__ = ["Matrix", "MultipleOfIdentity", "Slot"]
+
+Rotation = Callable[[Tensor], Tensor]
+
+
+class Slot(NamedTuple):
+    """A tensor of the state: its shape, and what it is filled with at first. `eye` makes it that multiple of I."""
+
+    shape: tuple[int, ...]
+    fill: float = 0.0
+    eye: bool = False
 
 
 class Matrix(Part, kind="matrix"):
     r"""Base class of the adaptive matrices.
 
-    `s` is the state at hand: `s.t`, each tensor named in `buffers` (shaped like the parameters, zero at first) and each
-    0-d tensor named in `scalars` (one for all parameters that share this matrix, zero at first). Change them in place,
-    or assign: an assignment is written into the state. `grad` and the buffers are tensors, or lists of tensors that
-    take the same element-wise operations.
+    `s` is the state at hand: `s.t`, each tensor of `slots` and each 0-d tensor named in `scalars` (one for all
+    parameters that share this matrix, zero at first). Change them in place, or assign: an assignment is written into
+    the state. `scope` says what H_t is:
+
+    - "coordinate": diagonal, or b I. A subclass writes `update` and `H`. `grad` and the buffers are tensors, or lists
+      of tensors that take the same element-wise operations.
+    - "tensor": a positive definite matrix for each tensor. A subclass writes `slots`, `update`, `solve`, and `refresh`
+      for what need not be done in every step. `grad` is one tensor.
+    - "all": one matrix over all parameters. A subclass writes `measure`, `reduce` and `solve`.
 
     In every step the optimizer calls
 
-    1. `update`, to bring the buffers up to date;
+    1. `update`, to bring the buffers up to date, and `refresh`, every `every` steps;
     2. `measure`, if there are scalars: sums over the coordinates at hand, added up over all parameters by the
     optimizer;
     3. `reduce`, once, with the totals, to bring the scalars up to date;
-    4. `H`, when it takes the step of line 9.
+    4. `solve`, when it takes the step of line 9.
 
     A matrix of one's own is a subclass whose fields are its options:
 
@@ -54,16 +70,15 @@ class Matrix(Part, kind="matrix"):
     True
     """
 
+    scope: ClassVar[str] = "coordinate"
     buffers: ClassVar[tuple[str, ...]] = ()
+    """Tensors shaped like the parameters."""
     scalars: ClassVar[tuple[str, ...]] = ()
     two_point: ClassVar[bool] = False
     r"""Whether H_t needs both gradients of a batch. If so, and if `s.paired`, `measure` finds $x_t - x_{t-1}$ in `s.dx`
     and $\nabla f(x_{t-1}; \xi_t)$ in `s.q`."""
-
     multiple_of_identity: ClassVar[bool] = False
     """Whether H_t = b I, so that `H` is a 0-d tensor."""
-    joint: ClassVar[bool] = False
-    """Whether H_t is not diagonal, so that `solve` takes the place of `H`."""
     watches_steps: ClassVar[bool] = False
     """Whether `moved` is to be told of every step."""
 
@@ -75,11 +90,30 @@ class Matrix(Part, kind="matrix"):
         """
         return float(getattr(self, "lam", 0.0))
 
+    def slots(self, x: Tensor) -> dict[str, Slot]:
+        """What is kept for a parameter like x (a complex one appears as its real view)."""
+        return {name: Slot(tuple(x.shape), self.initial(name)) for name in self.buffers}
+
+    def accepts(self, x: Tensor) -> bool:
+        """Whether it is for parameters like x. `ByShape` gives others to another matrix."""
+        return True
+
     def initial(self, name: str) -> float:
         """What a buffer or a scalar is filled with at first."""
         return 0.0
 
-    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+    def update(self, s: View, grad: Tensor) -> None:
+        """Bring the buffers to their value at t."""
+
+    def due(self, s: View) -> bool:
+        """Whether `refresh` is to be called in this step: in the first one, and in every `every`-th."""
+        every = getattr(self, "every", 1)
+        return type(self).refresh is not Matrix.refresh and (every == 1 or s.states[0]["step"] % every == 1)
+
+    def refresh(self, s: View) -> None:
+        """What need not be done in every step: roots, eigenvectors."""
+
+    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
         """Sums over the coordinates at hand, as 0-d tensors."""
         raise NotImplementedError(f"{type(self).__name__} has scalars but no measure")
 
@@ -87,21 +121,35 @@ class Matrix(Part, kind="matrix"):
         """Bring the scalars to their value at t, given the sums over all parameters. `s` has the scalars only."""
         raise NotImplementedError(f"{type(self).__name__} has scalars but no reduce")
 
-    def update(self, s: Chunk, grad: Tensor) -> None:
-        """Bring the buffers to their value at t."""
-
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         """The diagonal of H_t, shaped like the parameters; or a 0-d tensor b for H_t = b I."""
         raise NotImplementedError(f"{type(self).__name__} has no H")
 
-    def absent(self, state: dict[str, Any]) -> None:
+    def eigen(self, s: View) -> tuple[Rotation, Tensor, Rotation]:
+        """H_t = Q diag(d) Qᵀ, where that is cheap: x ↦ Qᵀx, d, and x ↦ Qx."""
+        raise NotImplementedError(f"{type(self).__name__} has no eigen")
+
+    def solve(self, s: View, g: Tensor) -> Tensor:
+        """H_t⁻¹ g. With the scope "all", `s` holds all parameters that share this matrix."""
+        return g / self.H(s)
+
+    def descend(self, s: View, x: Tensor, g: Tensor, eta: Scalar, H: Tensor | None = None) -> None:
+        """x ← x - η H⁻¹ g: `solve`, without a new tensor where H is a diagonal. `H` is that, if it is there already."""
+        if type(self).solve is not Matrix.solve:
+            return add_scaled(x, self.solve(s, g), -eta)
+        H = self.H(s) if H is None else H
+        if self.multiple_of_identity:
+            x.addcmul_(g, eta / H, value=-1)
+        elif isinstance(eta, float):
+            x.addcdiv_(g, H, value=-eta)
+        else:
+            x.addcdiv_(g * eta, H, value=-1)
+        return None
+
+    def absent(self, state: dict[str, Any], scalars: dict[str, Tensor]) -> None:
         """A batch had no gradient for a parameter with this state."""
 
-    def solve(self, s: Chunk) -> Tensor:
-        """H_t⁻¹ g_t, for `s` that holds all parameters that share this matrix."""
-        raise NotImplementedError(f"{type(self).__name__} is joint but has no solve")
-
-    def moved(self, s: Chunk, step: Tensor) -> None:
+    def moved(self, s: View, step: Tensor) -> None:
         """A step was taken along `step` = H_t⁻¹ g_t."""
 
 
@@ -127,7 +175,7 @@ class MultipleOfIdentity(Matrix, abstract=True):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         b: Tensor = s.b
         return b + self.lam
 
@@ -142,12 +190,12 @@ def check_options(matrix: Any) -> None:
         check(value >= 0, name, value, f"{name} >= 0")
 
 
-def root(s: Chunk, v: Tensor, beta: float, bias_correction: bool) -> Tensor:
+def root(s: View, v: Tensor, beta: float, bias_correction: bool) -> Tensor:
     """√v, with v divided by 1 - β^t if asked."""
     h = v.sqrt()
     return over(h, correction(s, beta)) if bias_correction else h
 
 
-def correction(s: Chunk, beta: float) -> Scalar:
+def correction(s: View, beta: float) -> Scalar:
     """√(1 - β^t)."""
     return s.at_age(lambda t: (1 - beta**t) ** 0.5)

@@ -13,7 +13,7 @@ from superadam._step.tensors import clip, plus, power
 from superadam.matrices.base import Matrix, check_options, root
 
 if TYPE_CHECKING:
-    from superadam._step.view import Chunk
+    from superadam._step.view import View
 
 __all__ = ["AMSGrad", "AdaBound", "AdaDelta", "AdaGrad", "Cautious", "SCAdaGrad", "Yogi"]
 
@@ -43,10 +43,10 @@ class AdaGrad(Matrix):
     def initial(self, name: str) -> float:
         return self.v_0 if name == "v" else 0.0
 
-    def update(self, s: Chunk, grad: Tensor) -> None:
+    def update(self, s: View, grad: Tensor) -> None:
         s.v.addcmul_(grad, grad)
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         v: Tensor = s.v / s.t if self.mean else s.v
         return plus(v.sqrt(), self.lam)
 
@@ -75,10 +75,10 @@ class SCAdaGrad(Matrix):
         product = self.xi1 * self.xi2
         return self.xi1 if product <= 1 else (1 + math.log(product)) / self.xi2  # the minimum of v + ξ₁exp(-ξ₂v)
 
-    def update(self, s: Chunk, grad: Tensor) -> None:
+    def update(self, s: View, grad: Tensor) -> None:
         s.v.addcmul_(grad, grad)
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         v: Tensor = s.v
         return v + (v * -self.xi2).exp() * self.xi1
 
@@ -104,14 +104,14 @@ class AdaDelta(Matrix):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: Chunk, grad: Tensor) -> None:
+    def update(self, s: View, grad: Tensor) -> None:
         s.v.mul_(self.rho).addcmul_(grad, grad, value=1 - self.rho)
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         ratio: Tensor = (s.v + self.eps) / (s.u + self.eps)
         return ratio.sqrt()
 
-    def moved(self, s: Chunk, step: Tensor) -> None:
+    def moved(self, s: View, step: Tensor) -> None:
         s.u.mul_(self.rho).addcmul_(step, step, value=1 - self.rho)
 
 
@@ -145,11 +145,11 @@ class AMSGrad(Matrix):
     def lower_bound(self) -> float:
         return float(self.lam ** (2 * self.power)) if self.lam_inside else self.lam
 
-    def update(self, s: Chunk, grad: Tensor) -> None:
+    def update(self, s: View, grad: Tensor) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
         s.v_max.clamp_min_(s.v)
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         h = root(s, s.v_max, self.beta, self.bias_correction)
         p = 2 * self.power
         return power(plus(h, self.lam), p) if self.lam_inside else plus(power(h, p), self.lam)
@@ -182,12 +182,12 @@ class Cautious(Matrix):
         check_options(self)
         check(1 <= self.kappa < math.inf, "kappa", self.kappa, "kappa >= 1")
 
-    def update(self, s: Chunk, grad: Tensor) -> None:
+    def update(self, s: View, grad: Tensor) -> None:
         v = s.v.abs() * self.beta
         v.addcmul_(grad, grad, value=1 - self.beta)
         s.v = torch.where(s.g * grad > 0, v, -v)
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         h = plus(root(s, s.v.abs(), self.beta, self.bias_correction), self.lam)
         return torch.where(s.v > 0, h, h * self.kappa)
 
@@ -216,11 +216,11 @@ class Yogi(Matrix):
     def initial(self, name: str) -> float:
         return self.v_0 if name == "v" else 0.0
 
-    def update(self, s: Chunk, grad: Tensor) -> None:
+    def update(self, s: View, grad: Tensor) -> None:
         squared = grad * grad
         s.v.addcmul_((s.v - squared).sign_(), squared, value=self.beta - 1)
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         return plus(root(s, s.v, self.beta, self.bias_correction), self.lam)
 
 
@@ -256,10 +256,10 @@ class AdaBound(Matrix):
     def lower_bound(self) -> float:
         return min(self.lam, 1 / self.final)
 
-    def update(self, s: Chunk, grad: Tensor) -> None:
+    def update(self, s: View, grad: Tensor) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         h = plus(root(s, s.v, self.beta, self.bias_correction), self.lam)
         speed = 1 - self.beta if self.speed is None else self.speed
         low = s.at_age(lambda t: 1 / (self.final * (1 + 1 / (speed * t))))

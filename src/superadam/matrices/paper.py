@@ -11,7 +11,7 @@ from superadam._step.tensors import dot, norm2, plus
 from superadam.matrices.base import Matrix, MultipleOfIdentity, check_options, root
 
 if TYPE_CHECKING:
-    from superadam._step.view import Chunk
+    from superadam._step.view import View
 
 __all__ = ["BarzilaiBorwein", "Belief", "BeliefNorm", "GradientNorm", "SecondMoment"]
 
@@ -38,10 +38,10 @@ class SecondMoment(Matrix):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: Chunk, grad: Tensor) -> None:
+    def update(self, s: View, grad: Tensor) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         return plus(root(s, s.v, self.beta, self.bias_correction), self.lam)
 
 
@@ -58,7 +58,7 @@ class GradientNorm(MultipleOfIdentity):
 
     elementwise = True
 
-    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
         return (norm2(grad),)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
@@ -83,7 +83,7 @@ class BarzilaiBorwein(MultipleOfIdentity):
     two_point = True
     elementwise = True
 
-    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
         if not s.paired:
             zero = norm2(grad).new_zeros(())
             return zero, zero, norm2(grad)
@@ -121,14 +121,14 @@ class Belief(Matrix):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: Chunk, grad: Tensor) -> None:
+    def update(self, s: View, grad: Tensor) -> None:
         s.m.lerp_(grad, 1 - self.beta1)
         surprise = grad - s.m
         s.v.mul_(self.beta2).addcmul_(surprise, surprise, value=1 - self.beta2)
         if self.eps > 0:
             s.v.add_(self.eps)
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         return plus(root(s, s.v, self.beta2, self.bias_correction), self.lam)
 
 
@@ -148,10 +148,10 @@ class BeliefNorm(MultipleOfIdentity):
     buffers = ("m",)
     elementwise = True
 
-    def update(self, s: Chunk, grad: Tensor) -> None:
+    def update(self, s: View, grad: Tensor) -> None:
         s.m.lerp_(grad, 1 - self.beta1)
 
-    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
         return (norm2(grad - s.m),)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:

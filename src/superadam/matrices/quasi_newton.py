@@ -9,10 +9,10 @@ from torch import Tensor
 
 from superadam._state.parts import check
 from superadam._step.tensors import dot, norm2
-from superadam.matrices.base import Matrix
+from superadam.matrices.base import Matrix, Slot
 
 if TYPE_CHECKING:
-    from superadam._step.view import Chunk
+    from superadam._step.view import View
 
 __all__ = ["DampedLBFGS"]
 
@@ -37,60 +37,64 @@ class DampedLBFGS(Matrix):
     history: int = 10
     delta: float = 0.01
 
+    scope = "all"
     two_point = True
-    joint = True
-    on_host = True  # the tensors of a pair change places
+    on_host = True  # which pair is the oldest
 
     def __post_init__(self) -> None:
         check(self.history >= 1, "history", self.history, "history >= 1")
         check(self.delta > 0, "delta", self.delta, "delta > 0")
 
     @property
-    def buffers(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(f"{name}{i}" for i in range(self.history) for name in ("s", "y"))
-
-    @property
     def scalars(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("kappa", *(f"{name}{i}" for i in range(self.history) for name in ("theta", "kappa")))
+        return ("kappa", "pairs", *(f"{name}{i}" for i in range(self.history) for name in ("theta", "kappa")))
+
+    def slots(self, x: Tensor) -> dict[str, Slot]:
+        """The pairs in a ring: `pairs` of them have been written."""
+        return {name: Slot((self.history, *x.shape)) for name in ("s", "y")}
 
     def initial(self, name: str) -> float:
         return 1.0 if name == "kappa" else 0.0
 
-    def update(self, s: Chunk, grad: Tensor) -> None:
-        for state in s.states:
-            self.absent(state)
+    def _place(self, pairs: Tensor) -> int:
+        return int(pairs) % self.history
+
+    def update(self, s: View, grad: Tensor) -> None:
+        place = self._place(s.pairs)
         if s.paired:
-            s.s0, s.y0 = s.dx, grad - s.q
+            s.s.select(0, place).copy_(s.dx)
+            s.y.select(0, place).copy_(grad - s.q)
+        else:
+            s.s.select(0, place).zero_()
+            s.y.select(0, place).zero_()
 
-    def absent(self, state: dict[str, Any]) -> None:
-        """Pair 0 is the newest: every pair ages by one, the oldest makes way, and 0 is empty."""
-        for name in ("s", "y") if "s0" in state else ():
-            tensors = [state[f"{name}{i}"] for i in range(self.history)]
-            for i, tensor in enumerate([tensors[-1].zero_(), *tensors[:-1]]):
-                state[f"{name}{i}"] = tensor
+    def absent(self, state: dict[str, Any], scalars: dict[str, Tensor]) -> None:
+        for name in ("s", "y") if "s" in state else ():
+            state[name][self._place(scalars["pairs"])].zero_()
 
-    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
-        return dot(s.s0, s.y0), norm2(s.s0), norm2(s.y0)
+    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
+        step, y = (getattr(s, name).select(0, self._place(s.pairs)) for name in ("s", "y"))
+        return dot(step, y), norm2(step), norm2(y)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
         sy, ss, yy = totals
         kappa = torch.where(sy > 0, yy / sy, 0.0).clamp(min=self.delta)
         damped = 0.75 * kappa * ss / (kappa * ss - sy)
-        theta = torch.where(sy < 0.25 * kappa * ss, damped, 1.0)
-        for i in reversed(range(1, self.history)):
-            setattr(s, f"theta{i}", getattr(s, f"theta{i - 1}"))
-            setattr(s, f"kappa{i}", getattr(s, f"kappa{i - 1}"))
-        s.theta0, s.kappa0 = theta, kappa
+        place = self._place(s.pairs)
+        setattr(s, f"theta{place}", torch.where(sy < 0.25 * kappa * ss, damped, 1.0))
+        setattr(s, f"kappa{place}", kappa)
         s.kappa = torch.where(ss > 0, kappa, s.kappa)
+        s.pairs = s.pairs + 1
 
-    def solve(self, s: Chunk) -> Tensor:
+    def solve(self, s: View, g: Tensor) -> Tensor:
         pairs = []
-        for i in range(self.history):
-            step, y, theta = (getattr(s, f"{name}{i}") for name in ("s", "y", "theta"))
-            y = y * theta + step * ((1 - theta) * getattr(s, f"kappa{i}"))
+        for age in range(1, self.history + 1):
+            place = self._place(s.pairs - age)
+            step, y, theta = s.s.select(0, place), s.y.select(0, place), getattr(s, f"theta{place}")
+            y = y * theta + step * ((1 - theta) * getattr(s, f"kappa{place}"))
             sy = dot(step, y)
             pairs.append((step, y, torch.where(sy > 0, 1 / sy, 0.0)))  # an empty pair counts for nothing
-        u, weights = s.g.clone(), []
+        u, weights = g.clone(), []
         for step, y, rho in pairs:
             weights.append(rho * dot(step, u))
             u = u - y * weights[-1]

@@ -11,7 +11,7 @@ from superadam._step.tensors import norm2
 from superadam.matrices.base import Matrix
 
 if TYPE_CHECKING:
-    from superadam._step.view import Chunk
+    from superadam._step.view import View
 
 __all__ = ["AccumulatedNorm", "EstimateNorm", "Identity"]
 
@@ -35,7 +35,7 @@ class Identity(Matrix):
     def lower_bound(self) -> float:
         return self.scale
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         return s.one * self.scale
 
 
@@ -69,14 +69,14 @@ class AccumulatedNorm(Matrix):
     def lower_bound(self) -> float:
         return float(self.omega**self.power / self.k)
 
-    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
         return (norm2(grad),)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
         s.before += s.newest
         s.newest = totals[0]
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         total: Tensor = s.before if self.past else s.before + s.newest
         return (self.omega + total) ** self.power / self.k
 
@@ -112,12 +112,12 @@ class EstimateNorm(Matrix):
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
         return None if options["clip"] is None else "it divides g by its own norm, which leaves nothing to clip"
 
-    def measure(self, s: Chunk, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
         return (norm2(s.g),)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
         s.b = totals[0].sqrt()
 
-    def H(self, s: Chunk) -> Tensor:
+    def H(self, s: View) -> Tensor:
         b: Tensor = s.b
         return (b**self.power).clamp(min=self.floor) * self.scale

@@ -18,7 +18,7 @@ from superadam.monitor.probes import Gradients, Points, Probes, points
 from superadam.monitor.sinks import sinks
 
 if TYPE_CHECKING:
-    from superadam._step.view import Chunk
+    from superadam._step.view import View
 
 __all__ = ["Monitor"]
 

@@ -70,7 +70,7 @@ class ConvexSet(Part, kind="constraint"):
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
         matrix = others.matrix
-        if matrix.joint:
+        if matrix.scope != "coordinate":
             return f"line 9 on a set is known for a diagonal H, which that of {type(matrix).__name__} is not"
         if others.schedule.mu_t(1, others.estimator.tau) > 1:
             return f"line 10 leaves the set if μ is larger than 1, as that of {others.schedule} is"

@@ -1,0 +1,67 @@
+"""States of older versions, in today's form.
+
+Before iterates were parts of their own, and phases had names, a state said by which keys it had where a step stood: the
+γ of a pending move (negative: none is pending, or there is no g either), g unless it was forgotten. SdLBFGS kept each
+vector of its history under a name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from superadam._state.phases import PENDING, READY, RESTARTED, START
+
+__all__ = ["current"]
+
+# In place of the γ of a pending move: there is none; nor is there a g.
+NO_MOVE, NO_G = -1.0, -2.0
+
+
+def current(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """A `state_dict` of this version or of an older one, in today's form; what was given is not changed."""
+    groups, states = [], dict(state_dict["state"])
+    for group in state_dict["param_groups"]:
+        if "matrix" in group and "iterate" not in group:
+            group = _with_iterate(group)
+            for index in group["params"]:
+                if index in states:
+                    states[index] = _with_phase(group, states[index])
+        groups.append(group)
+    return {**state_dict, "param_groups": groups, "state": states}
+
+
+def _with_iterate(group: dict[str, Any]) -> dict[str, Any]:
+    estimator = group.get("estimator")
+    kind = estimator["type"] if isinstance(estimator, dict) else None
+    if kind == "Transport":
+        return {**group, "estimator": None, "iterate": {"type": "Ahead"}}
+    if kind == "Staged":
+        return {**group, "estimator": {"type": "Summed"}, "iterate": dict(estimator)}
+    return {**group, "iterate": None}
+
+
+def _with_phase(group: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    state = dict(state)
+    gamma = state.get("gamma")
+    number = None if gamma is None else float(gamma)
+    if number == NO_G or ("g" not in state and "step" in state):
+        state["phase"] = START if state["step"] == 0 else RESTARTED
+    else:
+        state["phase"] = PENDING if number is not None and number >= 0 else READY
+    if number is not None and number < 0:
+        state["gamma"] = gamma * 0
+    if group["matrix"]["type"] == "DampedLBFGS" and "s0" in state:
+        _ring(state, group["matrix"]["history"])
+    return state
+
+
+def _ring(state: dict[str, Any], history: int) -> None:
+    """Pair 0 was the newest."""
+    for name in ("s", "y"):
+        state[name] = torch.stack([state.pop(f"{name}{i}") for i in reversed(range(history))])
+    for name in ("theta", "kappa"):
+        oldest_first = [state[f"{name}{i}"] for i in reversed(range(history))]
+        state.update({f"{name}{i}": value.clone() for i, value in enumerate(oldest_first)})
+    state["pairs"] = torch.full_like(state["kappa"], history)

@@ -1,0 +1,20 @@
+"""Where the algorithm stands for a parameter: one of these words, under "phase" in its state.
+
+    START ──gradient──▶ READY ◀──flush── PENDING ──q──▶ BETWEEN ──gradient──▶ PENDING
+                          │                                  │
+                          └──────────── restart ─────────────┴──▶ RESTARTED ──gradient──▶ READY or PENDING
+"""
+
+START = "start"
+"""Its state is there, and no gradient has been taken in."""
+READY = "ready"
+"""g_t and H_t are there, and x is where the next gradient is taken."""
+PENDING = "pending"
+"""g_t and H_t are there; the move along them, with the learning rate `gamma`, waits for the next batch (τ > 0)."""
+BETWEEN = "between"
+"""The move has been taken, and g holds half of line 11: the batch's gradient at x_t is still to come."""
+RESTARTED = "restarted"
+"""g has been forgotten: the next gradient is g."""
+
+UNESTIMATED = (START, RESTARTED)
+"""The phases without a g."""

@@ -1,0 +1,57 @@
+"""Gradients that are taken ahead of x_t."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from superadam.iterates.base import Iterate
+from superadam.schedules import Schedule
+
+if TYPE_CHECKING:
+    from superadam._step.view import View
+
+__all__ = ["Ahead"]
+
+
+class Ahead(Iterate):
+    r"""Gradients are taken ahead of x_t, which takes the bias of old gradients out of momentum (Cutkosky and Mehta 2020).
+
+    $$g_t = (1-\alpha_t) g_{t-1}
+          + \alpha_t \nabla f\Bigl(x_t + \frac{1-\alpha_t}{\alpha_t}(x_t - x_{t-1});\, \xi_t\Bigr)$$
+
+    While gradients are taken the parameters hold the point in the brackets; `flush()` brings them to x_t, and `at_x()`
+    for as long as its `with` lasts.
+
+    >>> Ahead()
+    Ahead()
+    """
+
+    buffers = ("lead",)
+    elementwise = True
+
+    def rebase(self, s: View) -> None:
+        s.x.sub_(s.lead)
+        s.lead = s.x
+
+    def moved(self, s: View) -> None:
+        alpha = s.at_step(s.schedule.weight, ahead=1)
+        s.lead.sub_(s.x).mul_((alpha - 1) / alpha)
+        s.x.add_(s.lead)
+
+    def settle(self, s: View) -> None:
+        s.x.sub_(s.lead)
+        s.lead.zero_()
+
+    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        matrix, schedule = others.matrix, others.schedule
+        if others.estimator.two_point:
+            return f"{others.estimator} compares gradients at x_t and x_(t-1), which are never taken: use tau=0"
+        if matrix.two_point:
+            return f"{type(matrix).__name__} compares gradients at x_t and x_(t-1), which are never taken"
+        if others.constraint is not None:
+            return "the point ahead, where gradients are taken, may lie outside of the set"
+        if type(schedule).weight_of is not Schedule.weight_of:
+            return (
+                f"the point ahead must be known before the next gradient, and {type(schedule).__name__} looks at that"
+            )
+        return None

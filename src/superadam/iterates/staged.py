@@ -1,0 +1,86 @@
+"""Training in stages."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from superadam._state.parts import check
+from superadam.iterates.base import Iterate
+from superadam.schedules import Constant
+
+if TYPE_CHECKING:
+    from superadam._step.view import View
+
+__all__ = ["Staged"]
+
+
+class Staged(Iterate):
+    r"""Every move starts where its stage did (SAdaGrad: Chen et al. 2018, with `estimators.Summed`).
+
+    $$\tilde x_{t+1} = x_{\text{stage}} - \gamma_k H_t^{-1} g_t$$
+
+    Stage k has `length` × `growth`ᵏ steps and $\gamma_k$ = γ × `shrink`ᵏ. The next one starts, with $H$ and $g$ anew, from
+    the average of the points of this one. Keeps two tensors for each parameter.
+
+    >>> Staged(length=50)
+    Staged(length=50, growth=2.0, shrink=0.5)
+    """
+
+    length: int = 100
+    growth: float = 2.0
+    shrink: float = 0.5
+
+    buffers = ("start", "mean")
+    on_host = True
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check(self.length >= 1, "length", self.length, "length >= 1")
+        check(self.growth >= 1, "growth", self.growth, "growth >= 1")
+        check(0 < self.shrink <= 1, "shrink", self.shrink, "0 < shrink <= 1")
+
+    def stage(self, t: int) -> tuple[int, int, bool]:
+        """The stage that step t ≥ 1 is in, its place in there (from 1), and if it is the last one there."""
+        k, begin = 0, 0
+        while t > begin + (size := math.floor(self.length * self.growth**k)):
+            k, begin = k + 1, begin + size
+        return k, t - begin, t == begin + size
+
+    def begin(self, s: View) -> None:
+        _, place, _ = self.stage(s.states[0]["step"])
+        if place == 1:
+            s.start = s.x
+            s.mean.zero_()
+            for name in s.matrix.buffers:
+                getattr(s, name).fill_(s.matrix.initial(name))
+        s.mean.lerp_(s.x.to(s.one.dtype), 1 / place)
+
+    def rebase(self, s: View) -> None:
+        s.x.copy_(s.start)
+
+    def rate(self, s: View) -> float:
+        k, _, _ = self.stage(s.states[0]["step"])
+        return self.shrink**k
+
+    def age(self, t: int) -> int:
+        return self.stage(t)[1]
+
+    def moved(self, s: View) -> None:
+        _, _, last = self.stage(s.states[0]["step"])
+        if last:
+            s.x.copy_(s.mean)
+
+    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        matrix, schedule = others.matrix, others.schedule
+        if others.estimator.two_point:
+            return f"a stage's moves start at one point, and {others.estimator} needs the last one: use tau=0"
+        if options["clip"] is not None:
+            return "a clipped sum of gradients is no sum: use clip=None"
+        if options["weight_decay"] != 0 and options["decoupled_weight_decay"]:
+            return "it would decay the stage's first point, not x: use decoupled_weight_decay=False"
+        if matrix.scope != "coordinate" or matrix.scalars or matrix.two_point:
+            return f"stages begin anew for each parameter, but {type(matrix).__name__} is shared by all"
+        if not isinstance(schedule, Constant) or schedule != Constant(alpha=schedule.alpha, first=schedule.first):
+            return "a move starts at the stage's first point, which leaves nothing to mix: use schedules.Constant(mu=1)"
+        return None
