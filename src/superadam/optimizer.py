@@ -232,6 +232,8 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             )
         again = replay.Replay(self._modules)
         loss = self._first_evaluation(closure)
+        if refusals.left_out(self, loss):
+            return loss
         refusals.check_gradients(self)
         refusals.check_finite(self)
         if self._pending():
@@ -239,7 +241,9 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             try:
                 again.restore()
                 self.zero_grad()
-                self._evaluate(closure)
+                if refusals.left_out(self, self._evaluate(closure)):
+                    self._void()
+                    return loss
                 refusals.check_gradients(self)
                 refusals.check_finite(self)
             except BaseException:
@@ -286,14 +290,16 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 "SuperAdam needs two gradients of every batch here (tau > 0, or a matrix such as BarzilaiBorwein), so "
                 "step() must know which one this is. Write opt.step(closure), with a closure that clears the "
                 "gradients, computes the loss and calls backward; or loop "
-                "`for batch in superadam.twice(loader):`, where each batch comes twice."
+                "`for batch in superadam.twice(loader):`, where each batch comes twice. With Hugging Face's Trainer: "
+                "`class MyTrainer(superadam.trainers.TwoPoint, Trainer)`."
             )
         if half == self._last_half:
             raise RuntimeError("Half-steps out of order: step() was called twice in one turn of the `twice` loop.")
         if half.done < half.size:
             raise RuntimeError(
                 f"step() after micro-batch {half.done} of {half.size}: with `twice(loader, accumulate=...)` call it "
-                "when all of them have been added up, `if turns.complete:`, where turns is what twice() returned."
+                "when all of them have been added up, `if turns.complete:`, where turns is what twice() returned. "
+                f"(With accelerator.accumulate(): Accelerator(gradient_accumulation_steps={half.size}).)"
             )
         if half.batch is self._dropped_batch and self._open_batch is None:
             raise RuntimeError("This batch was dropped by opt.restart(): go on with the next one of the `twice` loop.")
