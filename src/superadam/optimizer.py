@@ -290,8 +290,8 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 "SuperAdam needs two gradients of every batch here (tau > 0, or a matrix such as BarzilaiBorwein), so "
                 "step() must know which one this is. Write opt.step(closure), with a closure that clears the "
                 "gradients, computes the loss and calls backward; or loop "
-                "`for batch in superadam.twice(loader):`, where each batch comes twice. With Hugging Face's Trainer: "
-                "`class MyTrainer(superadam.trainers.TwoPoint, Trainer)`."
+                "`for batch in superadam.twice(loader):`, where each batch comes twice. In Hugging Face's Trainer "
+                "mix in superadam.trainers.TwoPoint: `class MyTrainer(TwoPoint, Trainer): pass`."
             )
         if half == self._last_half:
             raise RuntimeError("Half-steps out of order: step() was called twice in one turn of the `twice` loop.")
