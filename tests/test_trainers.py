@@ -150,8 +150,7 @@ def test_manual_optimization_with_micro_batches_equals_the_plain_loop(tau):
     module = program("lightning_manual").train(net(), TensorDataset(*data(35)), tau=tau, size=5, accumulate=2, clip=0.1)
     assert same(module.net, plain(tau, micro=5, samples=35, accumulate=2, share=True, clip=0.1))
     assert module.net[1].num_batches_tracked == 14
-    opt = module.trainer.optimizers[0]
-    assert module.evaluations == opt.gradient_evaluations == (2 * 8 - 1 if tau else 8)
+    assert module.trainer.optimizers[0].gradient_evaluations == (2 * 8 - 1 if tau else 8)
 
 
 @of_lightning
@@ -392,7 +391,16 @@ def test_the_trainer_with_an_odd_number_of_micro_batches(tau):
     )
     assert same(trainer.model.net, plain(tau, micro=5, samples=35, accumulate=2, share=True, clip=0.1))
     assert trainer.model.net[1].num_batches_tracked == 14
-    assert trainer.model.evaluations == (28 if tau else 14)
+    assert len(trainer.model.losses) == (28 if tau else 14)
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_the_trainer_logs_the_loss_of_the_first_evaluation(tau):
+    train, dataset = program("transformers_trainer").train, TensorDataset(*data(35))
+    trainer = train(net(), dataset, tau=tau, size=5, accumulate=1)
+    logged = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+    assert logged == pytest.approx(trainer.model.losses[:: 2 if tau else 1], abs=1e-3)  # it rounds them
+    assert len(logged) == 14
 
 
 def test_the_trainer_without_two_point():

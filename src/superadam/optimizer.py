@@ -168,7 +168,8 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
 
         Args:
             closure: clears the gradients, computes the loss, calls `backward` and returns the loss. Called once if
-                τ = 0, twice if τ > 0 (once at the very first batch). Without it the gradients must be there already.
+                τ = 0, twice if τ > 0 (once at the very first batch). If it leaves no gradient, and returns None or
+                a loss without a graph, the batch is left out. Without it the gradients must be there already.
         """
         self._accelerator_graph_capture_health_check()
         if closure is not None and scaling.under_scaler(self):

@@ -14,7 +14,7 @@ class Net(lightning.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.net, self.accumulate, self.options = net, accumulate, options
-        self.micro_batches, self.evaluations = [], 0
+        self.micro_batches = []
 
     def configure_optimizers(self):
         return SuperAdam(self, lr=0.05, **self.options)
@@ -29,7 +29,6 @@ class Net(lightning.LightningModule):
         self.optimizers().zero_grad()
         for x, y in self.micro_batches:
             self.manual_backward(nn.functional.mse_loss(self.net(x), y) / len(self.micro_batches))
-        self.evaluations += 1
 
 
 def train(model, dataset, *, tau, size, accumulate, epochs=2, clip=None):

@@ -23,12 +23,13 @@ class TwoPointTrainer(TwoPoint, InOrder):
 class Model(nn.Module):
     def __init__(self, net):
         super().__init__()
-        self.net, self.evaluations = net, 0
+        self.net, self.losses = net, []
 
     def forward(self, x, labels):
-        self.evaluations += 1
         out = self.net(x)
-        return {"loss": nn.functional.mse_loss(out, labels), "logits": out}
+        loss = nn.functional.mse_loss(out, labels)
+        self.losses.append(loss.item())
+        return {"loss": loss, "logits": out}
 
 
 def train(model, dataset, *, tau, size, accumulate, kind=TwoPointTrainer, epochs=2, clip=None, max_grad_norm=0.0):
