@@ -106,6 +106,17 @@ def without_backward(setup, closure, call):
     return wrapped
 
 
+def left_out(closure, call, loss):
+    """The closure, but evaluation `call` (from 1) computes nothing, and returns a loss without a graph."""
+    calls = []
+
+    def wrapped():
+        calls.append(1)
+        return loss if len(calls) == call else closure()
+
+    return wrapped
+
+
 def check_restart(setup, x, v, step, case, half_steps=False):
     """From x on, with v of the steps so far: the next gradient is g, H and the step count go on, and the move after it
     is line 9's. Only case 1 has a formula here; the others are checked for g and the count."""
@@ -186,6 +197,35 @@ def test_first_evaluation_without_gradients_changes_nothing(case, batches):
     setup = Setup(case, batches=batches)
     with Unchanged(setup, RuntimeError, r"No parameter has a gradient.*does the closure call loss\.backward\(\)"):
         setup.opt.step(without_backward(setup, setup.closure(3), 1))
+
+
+@every_case
+@pytest.mark.parametrize("loss", [None, 0.5, torch.tensor(0.5)])
+def test_a_batch_that_the_closure_leaves_out_changes_nothing(case, loss):
+    """As trainers do that skip `backward`: no gradient, and no loss that it was forgotten for."""
+    setup = Setup(case)
+    before = setup.all()
+    assert setup.opt.step(left_out(setup.closure(3), 1, loss)) is loss
+    assert identical(setup.all(), before)
+    assert setup.opt.gradient_evaluations == 5
+    assert Setup(case, batches=0).opt.step(lambda: None) is None
+
+
+@pytest.mark.parametrize("loss", [0.5, torch.tensor(0.5)])
+def test_a_first_batch_without_gradients_is_a_forgotten_backward(loss):
+    """However the closure returns its loss: it would never train."""
+    setup = Setup(batches=0)
+    with Unchanged(setup, RuntimeError, r"does the closure call loss\.backward\(\)"):
+        setup.opt.step(lambda: loss)
+
+
+@every_case
+def test_a_second_evaluation_that_the_closure_leaves_out_voids_the_batch(case):
+    setup, twin = Setup(case), Setup(case)
+    setup.opt.step(left_out(setup.closure(3), 2, None))
+    twin.opt.restart()
+    assert identical(setup.all(), twin.all())
+    assert setup.opt.gradient_evaluations == 6
 
 
 @every_case

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from superadam import SuperAdam, estimators, matrices, penalties, schedules, sets, zoo
+from superadam import SuperAdam, estimators, iterates, matrices, penalties, schedules, sets, zoo
 from superadam._step import compiled
 from superadam._step import tiles as pieces
 from superadam.matrices import Matrix
@@ -201,7 +201,12 @@ def test_autograd_is_told_of_the_step():
     "options",
     [
         {"matrix": matrices.DampedLBFGS()},
-        {"estimator": estimators.Staged(), "matrix": "AdaGrad", "schedule": schedules.Constant()},
+        {
+            "estimator": estimators.Summed(),
+            "iterate": iterates.Staged(),
+            "matrix": "AdaGrad",
+            "schedule": schedules.Constant(),
+        },
     ],
 )
 def test_part_on_the_host_is_refused(options):

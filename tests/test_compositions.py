@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from problems import Stochastic, SuperAdam, train
-from superadam import estimators, matrices, reference, schedules
+from superadam import estimators, iterates, matrices, reference, schedules
 from superadam._step.tensors import norm2
 
 SAMPLES = list(range(15))
@@ -505,9 +505,9 @@ class FromOne(matrices.Matrix):
     "options",
     [
         {"schedule": schedules.Constant(alpha=0.1, first=0.1)},
-        {"schedule": schedules.Constant(alpha=0.1), "estimator": estimators.Transport()},
+        {"schedule": schedules.Constant(alpha=0.1), "iterate": iterates.Ahead()},
         {"schedule": schedules.Constant(alpha=0.1), "estimator": estimators.Corrected(previous_batch=True)},
-        {"schedule": schedules.Constant(alpha=1.0), "estimator": estimators.Staged()},
+        {"schedule": schedules.Constant(alpha=1.0), "estimator": estimators.Summed(), "iterate": iterates.Staged()},
     ],
     ids=lambda options: type(options.get("estimator", estimators.Recursive())).__name__,
 )

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import superadam
 from problems import CASES, LR, Stochastic, train
-from superadam import Monitor, SuperAdam, estimators, matrices, penalties, schedules, sets, twice
+from superadam import Monitor, SuperAdam, estimators, iterates, matrices, penalties, schedules, sets, twice
 from superadam.monitor import MonitorWarning, TensorBoard, measures
 
 QUIET = dict.fromkeys(("variance_ratio", "difference_ratio", "explosion", "condition"), math.inf)
@@ -411,7 +411,7 @@ def test_alarm_of_an_exploding_estimator():
 
 def test_a_sum_of_gradients_does_not_explode():
     """SAdaGrad's g is larger than any gradient by design."""
-    stages = {"estimator": estimators.Staged(), "schedule": schedules.Constant()}
+    stages = {"estimator": estimators.Summed(), "iterate": iterates.Staged(), "schedule": schedules.Constant()}
     opt = SuperAdam([torch.ones(2, requires_grad=True)], **stages)
     monitor = Monitor(opt, 1)
     for _ in range(30):

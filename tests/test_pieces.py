@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from problems import Live
-from superadam import SuperAdam, estimators, matrices, penalties, schedules, sets
+from superadam import SuperAdam, estimators, iterates, matrices, penalties, schedules, sets
 from superadam._step import compiled
 from superadam._step import tiles as pieces
 from superadam.matrices import Matrix
@@ -114,7 +114,7 @@ def test_part_that_says_elementwise_sees_pieces(matrix, tau):
     [
         ({"estimator": NormalisedGradient()}, [300]),
         ({"estimator": estimators.Corrected()}, [300]),
-        ({"estimator": estimators.Transport()}, CUT),
+        ({"iterate": iterates.Ahead()}, CUT),
         ({"constraint": OwnBox(-1, 1)}, [300]),
         ({"constraint": sets.Box(-1, torch.ones(20, 15))}, [300]),
         ({"constraint": sets.Box(-1, 1)}, CUT),

@@ -64,7 +64,7 @@ def test_equals_the_reference_on_a_set(name, case, tau, foreach):
     assert opt.feasibility() < 1e-12
     if tau > 0:
         assert "x_prev" not in opt.state[params[0]]
-        assert {"step", "g"} <= opt.state[params[0]].keys() <= {"step", "g", "v", "m", "b", "steps", "root"}
+        assert {"step", "g"} <= opt.state[params[0]].keys() <= {"step", "phase", "gamma", "g", "v", "m", "b", "steps", "root"}
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.0])
@@ -213,7 +213,7 @@ def test_every_method_takes_a_constraint(name):
     [
         ({"matrix": "DampedLBFGS", "constraint": sets.NonNegative()}, "known for a diagonal H"),
         ({"matrix": "DampedLBFGS", "penalty": penalties.L1(1.0)}, "known for a diagonal H"),
-        ({"estimator": "Transport", "constraint": sets.NonNegative()}, "may lie outside of the set"),
+        ({"iterate": "Ahead", "constraint": sets.NonNegative()}, "may lie outside of the set"),
         ({"schedule": schedules.Constant(mu=2.0), "constraint": sets.NonNegative()}, "leaves the set if μ is larger"),
         ({"constraint": sets.NuclearBall(1.0)}, "GradientNorm"),
         ({"constraint": sets.Simplex(), "penalty": penalties.L1(1.0)}, "Simplex does not"),

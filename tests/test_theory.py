@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from superadam import SuperAdam, estimators, matrices, penalties, schedules, sets, theory
+from superadam import SuperAdam, iterates, matrices, penalties, schedules, sets, theory
 from superadam.matrices import Matrix
 from superadam.penalties import combined_argmin
 from superadam.theory import Problem
@@ -391,7 +391,7 @@ def test_check_theory_reads_the_optimizer():
     [
         ({"schedule": schedules.Constant()}, "schedule Constant"),
         ({"tau": 0.5}, "tau = 0.5"),
-        ({"estimator": estimators.Transport()}, "estimator Transport"),
+        ({"iterate": iterates.Ahead()}, "iterate Ahead"),
         ({"clip": 1.0}, "clip = 1"),
         ({"lr": 0.0}, "lr = 0"),
         ({"weight_decay": 0.1}, "decoupled weight decay"),

@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import LbfgsInvHessProduct
 
 from problems import SHAPES, Stochastic, SuperAdam, train
-from superadam import create, estimators, list_methods, matrices, schedules, zoo
+from superadam import create, estimators, iterates, list_methods, matrices, schedules, zoo
 
 STEPS = 60
 SAMPLES = [i % 50 for i in range(STEPS)]
@@ -860,15 +860,15 @@ REFUSED = {
     "storm-diagonal": ({"matrix": "SecondMoment", "schedule": "Storm"}, "one learning rate for all coordinates"),
     "storm-lbfgs": ({"matrix": "DampedLBFGS", "schedule": "Storm"}, "one learning rate for all coordinates"),
     "transport-barzilai-borwein": (
-        {"estimator": "Transport", "matrix": "BarzilaiBorwein", "schedule": "Constant"},
+        {"iterate": "Ahead", "matrix": "BarzilaiBorwein", "schedule": "Constant"},
         "compares gradients at x_t and",
     ),
     "transport-lbfgs": (
-        {"estimator": "Transport", "matrix": "DampedLBFGS", "schedule": "Constant"},
+        {"iterate": "Ahead", "matrix": "DampedLBFGS", "schedule": "Constant"},
         "compares gradients at x_t and",
     ),
     "transport-storm": (
-        {"estimator": "Transport", "matrix": "AccumulatedNorm", "schedule": "Storm"},
+        {"iterate": "Ahead", "matrix": "AccumulatedNorm", "schedule": "Storm"},
         "must be known before the next gradient",
     ),
     "staged-scalar": (
@@ -945,13 +945,13 @@ SENSIBLE = {
         "lr": 0.1,
     },
     "transported Adam": {
-        "estimator": "Transport",
+        "iterate": "Ahead",
         "matrix": matrices.SecondMoment(bias_correction=True),
         "schedule": schedules.BiasCorrected(0.9),
         "lr": 0.05,
     },
     "transported AdaGrad-Norm": {
-        "estimator": "Transport",
+        "iterate": "Ahead",
         "matrix": "AccumulatedNorm",
         "schedule": schedules.Constant(alpha=0.2),
         "lr": 1.0,
@@ -964,7 +964,8 @@ SENSIBLE = {
     },
     "STORM's momentum, normalised": {"matrix": "EstimateNorm", "schedule": schedules.Storm(c=5.0), "lr": 0.03},
     "stages of SC-AdaGrad": {
-        "estimator": estimators.Staged(length=20),
+        "estimator": estimators.Summed(),
+        "iterate": iterates.Staged(length=20),
         "matrix": matrices.SCAdaGrad(xi1=1.0),
         "schedule": schedules.Constant(alpha=1.0),
         "lr": 30.0,

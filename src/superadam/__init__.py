@@ -1,6 +1,6 @@
 """SUPER-ADAM for PyTorch: every adaptive gradient method as one algorithm with four choices."""
 
-from superadam import estimators, matrices, penalties, reference, schedules, sets, theory, zoo
+from superadam import estimators, iterates, matrices, penalties, reference, schedules, sets, theory, zoo
 from superadam._state.replay import twice
 from superadam.checkpoint import Resumable, load_checkpoint, save_checkpoint
 from superadam.monitor import Monitor
@@ -15,6 +15,7 @@ __all__ = [
     "SuperAdam",
     "create",
     "estimators",
+    "iterates",
     "list_methods",
     "load_checkpoint",
     "matrices",

@@ -16,6 +16,7 @@ from superadam._state import scaler as scaling
 from superadam._state.sharding import local, over_ranks, sharding
 from superadam._step.algorithm import AlgorithmOne
 from superadam.estimators import Estimator
+from superadam.iterates import Iterate
 from superadam.matrices import Matrix
 from superadam.monitor.composer import PerParameterMetrics
 from superadam.penalties import Penalty
@@ -71,6 +72,8 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         matrix: H_t, one of `superadam.matrices` or its name; default `SecondMoment()`, case 1. Norms and inner products
             run over all parameters whose groups have an equal matrix.
         schedule: μ_t and α_t, one of `superadam.schedules` or its name; default `Paper()`.
+        iterate: at which point gradients are taken and which point is the result, one of `superadam.iterates` or its
+            name; default `Plain()`, x_t for both.
         constraint: X, one of `superadam.sets`, for each parameter by itself. The parameters are put into the set at
             construction; line 9 keeps them there, by the exact minimiser in the metric of H_t. A gradient that is not
             finite is an error then, which drops the batch: line 9 has no solution. (On a GPU, a set of intervals does
@@ -125,6 +128,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         estimator: Estimator | str | None = None,
         matrix: Matrix | str | None = None,
         schedule: Schedule | str | None = None,
+        iterate: Iterate | str | None = None,
         constraint: ConvexSet | str | None = None,
         penalty: Penalty | str | None = None,
         weight_decay: float = 0.0,
@@ -145,6 +149,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             "estimator": estimator,
             "matrix": "SecondMoment" if matrix is None else matrix,
             "schedule": "Paper" if schedule is None else schedule,
+            "iterate": iterate,
             "constraint": constraint,
             "penalty": penalty,
             "weight_decay": weight_decay,
@@ -170,7 +175,8 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
 
         Args:
             closure: clears the gradients, computes the loss, calls `backward` and returns the loss. Called once if
-                τ = 0, twice if τ > 0 (once at the very first batch). Without it the gradients must be there already.
+                τ = 0, twice if τ > 0 (once at the very first batch). If it leaves no gradient, and returns None or
+                a loss without a graph, the batch is left out. Without it the gradients must be there already.
         """
         self._accelerator_graph_capture_health_check()
         if closure is not None and scaling.under_scaler(self):
@@ -181,13 +187,13 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         if closure is None and not self.state and replay.current() is None and self._nothing_to_learn():
             self.init_state()
             return None
-        self._unmark()
+        two_point = self.two_point
         self._enter_changed_sets()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             if closure is None:
-                self._half_step() if self.two_point else self._full_step(None)
+                self._half_step() if two_point else self._full_step(None)
                 return None
-            return self._both_halves(closure) if self.two_point else self._full_step(closure)
+            return self._both_halves(closure) if two_point else self._full_step(closure)
 
     @torch.no_grad()
     def _nothing_to_learn(self) -> bool:
@@ -211,7 +217,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         if self._pending():
             raise RuntimeError("A move is pending from when tau was larger: call opt.flush() before lowering it.")
         loss = None if closure is None else self._evaluate(closure)
-        refusals.check_gradients(self)
+        views = self._with_gradients(moves=True)
         if closure is None:
             self.gradient_evaluations += 1
         overflow = scaling.unscale(self)
@@ -219,10 +225,10 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         alone = all(group["constraint"] is None and group["penalty"] is None for group in self.param_groups)
         if overflow is not None and self.defaults["capturable"] and alone:
             with scaling.undone(self, where=overflow):
-                self._absorb(then_move=True)
+                self._absorb(views)
         elif not overflow:
             refusals.check_finite(self)
-            self._absorb(then_move=True)
+            self._absorb(views)
         return loss
 
     def _both_halves(self, closure: Callable[[], float]) -> float:
@@ -234,6 +240,8 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             )
         again = replay.Replay(self._modules)
         loss = self._first_evaluation(closure)
+        if refusals.left_out(self, loss):
+            return loss
         refusals.check_gradients(self)
         refusals.check_finite(self)
         if self._pending():
@@ -241,13 +249,15 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             try:
                 again.restore()
                 self.zero_grad()
-                self._evaluate(closure)
+                if refusals.left_out(self, self._evaluate(closure)):
+                    self._void()
+                    return loss
                 refusals.check_gradients(self)
                 refusals.check_finite(self)
             except BaseException:
                 self._void()
                 raise
-        self._absorb(then_move=False)
+        self._absorb(self._with_gradients(moves=False))
         self._used = replay.Used(self._parameters())
         return loss
 
@@ -288,14 +298,16 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 "SuperAdam needs two gradients of every batch here (tau > 0, or a matrix such as BarzilaiBorwein), so "
                 "step() must know which one this is. Write opt.step(closure), with a closure that clears the "
                 "gradients, computes the loss and calls backward; or loop "
-                "`for batch in superadam.twice(loader):`, where each batch comes twice."
+                "`for batch in superadam.twice(loader):`, where each batch comes twice. In Hugging Face's Trainer "
+                "mix in superadam.trainers.TwoPoint: `class MyTrainer(TwoPoint, Trainer): pass`."
             )
         if half == self._last_half:
             raise RuntimeError("Half-steps out of order: step() was called twice in one turn of the `twice` loop.")
         if half.done < half.size:
             raise RuntimeError(
                 f"step() after micro-batch {half.done} of {half.size}: with `twice(loader, accumulate=...)` call it "
-                "when all of them have been added up, `if turns.complete:`, where turns is what twice() returned."
+                "when all of them have been added up, `if turns.complete:`, where turns is what twice() returned. "
+                f"(With accelerator.accumulate(): Accelerator(gradient_accumulation_steps={half.size}).)"
             )
         if half.batch is self._dropped_batch and self._open_batch is None:
             raise RuntimeError("This batch was dropped by opt.restart(): go on with the next one of the `twice` loop.")
@@ -321,7 +333,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             if overflow and self._dropped_batch is not half.batch:
                 self._void()
             elif self._dropped_batch is not half.batch:
-                self._absorb(then_move=False)
+                self._absorb(self._with_gradients(moves=False))
             self._open_batch = None
         else:
             if overflow:  # nothing is touched: the pending move waits for the next batch

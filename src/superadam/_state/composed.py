@@ -273,6 +273,8 @@ class ComposedOptimizer(Optimizer):
         """Before the user's own post hooks."""
         loading.keep_dtypes(self, loaded)
         self._as_new()
+        for plan, p, _ in self._everything():  # what an older version did not keep
+            self._complete(plan.group, plan.parts, p)
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
 
     def _as_new(self) -> None:

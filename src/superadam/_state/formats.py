@@ -13,7 +13,7 @@ import torch
 
 from superadam._state.phases import PENDING, READY, RESTARTED, START
 
-__all__ = ["current"]
+__all__ = ["current", "with_iterate"]
 
 # In place of the γ of a pending move: there is none; nor is there a g.
 NO_MOVE, NO_G = -1.0, -2.0
@@ -24,7 +24,7 @@ def current(state_dict: dict[str, Any]) -> dict[str, Any]:
     groups, states = [], dict(state_dict["state"])
     for group in state_dict["param_groups"]:
         if "matrix" in group and "iterate" not in group:
-            group = _with_iterate(group)
+            group = with_iterate(group)
             for index in group["params"]:
                 if index in states:
                     states[index] = _with_phase(group, states[index])
@@ -32,14 +32,15 @@ def current(state_dict: dict[str, Any]) -> dict[str, Any]:
     return {**state_dict, "param_groups": groups, "state": states}
 
 
-def _with_iterate(group: dict[str, Any]) -> dict[str, Any]:
-    estimator = group.get("estimator")
-    kind = estimator["type"] if isinstance(estimator, dict) else None
-    if kind == "Transport":
-        return {**group, "estimator": None, "iterate": {"type": "Ahead"}}
-    if kind == "Staged":
-        return {**group, "estimator": {"type": "Summed"}, "iterate": dict(estimator)}
-    return {**group, "iterate": None}
+def with_iterate(options: dict[str, Any]) -> dict[str, Any]:
+    """Options in which iterates are parts of their own: they were estimators once."""
+    estimator = options.get("estimator")
+    kind = estimator["type"] if isinstance(estimator, dict) else estimator
+    if kind in ("Transport", "transport"):
+        return {**options, "estimator": None, "iterate": {"type": "Ahead"}}
+    if kind in ("Staged", "staged"):
+        return {**options, "estimator": {"type": "Summed"}, "iterate": estimator}
+    return {"iterate": None, **options}
 
 
 def _with_phase(group: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:

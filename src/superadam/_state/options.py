@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch import Size, Tensor
 
+from superadam._state import formats
 from superadam._state.parts import check, nearest
 from superadam._state.precision import ROUNDINGS
+from superadam._step import fused
 from superadam._step.tensors import Scalar
-from superadam._step.view import View
+from superadam._step.view import View, real
 from superadam.estimators import Estimator, Recursive
 from superadam.iterates import Iterate, Plain
 from superadam.matrices import Matrix
@@ -29,7 +31,8 @@ ADDED_LATER = {"fused": None, "compile": False, "rounding": "nearest", "iterate"
 
 # What the state of a parameter, or the view that a part has of it, calls by these names.
 RESERVED = {name for name in dir(View) if not name.startswith("_")}.union(
-    View.__annotations__, ("parts", "layout", "moves", "alike", "estimator", "matrix", "schedule", "iterate"),
+    View.__annotations__,
+    ("parts", "layout", "moves", "alike", "estimator", "matrix", "schedule", "iterate"),
     ("constraint", "penalty", "gamma", "step", "phase", "master", "number", "root"),
 ) - {"g"}
 KINDS = ("estimator", "matrix", "schedule", "iterate", "constraint", "penalty")
@@ -121,7 +124,8 @@ def refuse_misspelt(group: dict[str, Any], known: dict[str, Any]) -> None:
 
 
 def normalised(options: dict[str, Any]) -> dict[str, Any]:
-    """A copy with every value checked, and the matrix and the schedule as plain data."""
+    """A copy with every value checked, and the parts as plain data."""
+    options = formats.with_iterate(options)
     lr, wd, clip = options["lr"], options["weight_decay"], options["clip"]
     for name in ("lr", "tau", "weight_decay", "clip"):
         value = options[name]

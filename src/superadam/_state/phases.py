@@ -1,8 +1,8 @@
 """Where the algorithm stands for a parameter: one of these words, under "phase" in its state.
 
-    START ──gradient──▶ READY ◀──flush── PENDING ──q──▶ BETWEEN ──gradient──▶ PENDING
-                          │                                  │
-                          └──────────── restart ─────────────┴──▶ RESTARTED ──gradient──▶ READY or PENDING
+START ──gradient──▶ READY ◀──flush── PENDING ──q──▶ BETWEEN ──gradient──▶ PENDING
+                      │                                  │
+                      └──────────── restart ─────────────┴──▶ RESTARTED ──gradient──▶ READY or PENDING
 """
 
 START = "start"

@@ -16,7 +16,7 @@ from superadam._step.view import View, each, real, state_dtype
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
 
-__all__ = ["check_finite", "check_gradients", "check_matrix", "check_shapes"]
+__all__ = ["check_finite", "check_gradients", "check_matrix", "check_shapes", "left_out"]
 
 # A matrix that makes a mistake makes it in its first steps.
 WATCHED_STEPS = 3
@@ -31,6 +31,20 @@ def _named(opt: ComposedOptimizer) -> Iterator[tuple[dict[str, Any], Tensor, int
 def _name(group: dict[str, Any], i: int, j: int) -> str:
     names = group.get("param_names")
     return str(names[j]) if names else f"{j} of group {i}"
+
+
+def left_out(opt: ComposedOptimizer, loss: object) -> bool:
+    """Whether the closure left this batch out on purpose: no gradient, and no loss to take one of.
+
+    Lightning does so in the last pass of its SWA, and where `training_step` returns None. A closure that forgets
+    `backward` is not meant: it leaves no gradient in the first step, or returns a loss that could be differentiated.
+    """
+    if any(p.grad is not None for group in opt.param_groups for p in group["params"]):
+        return False
+    if loss is not None and (not opt.state or (isinstance(loss, Tensor) and loss.requires_grad)):
+        return False
+    opt.gradient_evaluations -= 1
+    return True
 
 
 def check_gradients(opt: ComposedOptimizer) -> None:

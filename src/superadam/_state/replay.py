@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from superadam._state.accumulation import seen_by_accelerate
 from superadam._state.sharding import local
 
 __all__ = ["Half", "Replay", "Used", "put_back", "twice"]
@@ -228,7 +229,8 @@ def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator
                 place[:] = [half]
                 _under_way.append(half)
                 try:
-                    yield micro_batch
+                    with seen_by_accelerate(loader, half.done == half.size, accumulate):
+                        yield micro_batch
                 finally:
                     _under_way.remove(half)
                     place.clear()

@@ -129,9 +129,8 @@ class AlgorithmOne(ComposedOptimizer):
                 if has_grad:
                     state["step"] += 1
 
-    def _absorb(self, *, then_move: bool) -> None:
+    def _absorb(self, views: list[View]) -> None:
         """The gradients are ∇f(x_t; ξ_t). Form g_t (line 11) and H_t (line 4), and move to x_{t+1} now or later."""
-        views = self._with_gradients(moves=then_move)
         if self._some_idle:
             self._without_gradients(views)
         waiting: list[tuple[View, dispatch.Way]] = []
@@ -145,7 +144,7 @@ class AlgorithmOne(ComposedOptimizer):
                 view.q, view.dx = join([q for q, _ in within]), join([dx for _, dx in within])
             gamma, way = gamma_of(view.group), dispatch.choose(view)
             # Where nothing is summed over all of x, a piece goes through all lines while it is in the cache.
-            if then_move and view.parts.at_once and view.group["clip"] is None:
+            if view.moves and view.parts.at_once and view.group["clip"] is None:
                 way.absorb_and_move(view, gamma)
             else:
                 waiting.append((view, way))
@@ -154,15 +153,15 @@ class AlgorithmOne(ComposedOptimizer):
         if waiting:
             self._reduce(sums)
             self._clip([view for view, _ in waiting])
-        if then_move:
-            lines.solve_jointly([view for view, _ in waiting])
-            for view, way in waiting:
+            moving = [(view, way) for view, way in waiting if view.moves]
+            lines.solve_jointly([view for view, _ in moving])
+            for view, way in moving:
                 way.move(view, gamma_of(view.group))
         for view in views:
-            self._end(view, then_move)
+            self._end(view)
 
-    def _end(self, view: View, moved: bool) -> None:
-        if not moved:
+    def _end(self, view: View) -> None:
+        if not view.moves:
             gamma = gamma_of(view.group)
             gamma = gamma.clone() if isinstance(gamma, Tensor) else gamma  # schedulers write into a tensor lr
             for state in view.states:
@@ -276,8 +275,8 @@ class AlgorithmOne(ComposedOptimizer):
         """Have the parameters hold x_t inside the `with`, and what they held before after it: to measure, or to export.
 
         With `iterates.Ahead` (NIGT, Adam⁺, SUPER-ADAM⁺) they are ahead of x_t while gradients are taken; with
-        `iterates.Plain` they hold x_t anyway. A copy of them and of the iterate's tensors is kept meanwhile. A checkpoint
-        that training shall go on from is saved outside, where parameters and state belong together.
+        `iterates.Plain` they hold x_t anyway. A copy of them and of the iterate's tensors is kept meanwhile. Save a
+        checkpoint that training shall go on from outside, where parameters and state belong together.
         """
         held = [
             tensor

@@ -154,7 +154,9 @@ class Compiled(Tiles):
     def run(self, line: Line, view: View, gamma: Scalar, *, line_9: bool = True, reading: bool = False) -> list[Sums]:
         measured = view.matrix.scalars and not line_9  # torch's own sums are faster than those of the kernels
         # A first step, or one after a restart, has other weights.
-        usual = not view.restarted and (view.paired or not view.estimator.two_point or view.states[0]["phase"] == PENDING)
+        usual = not view.restarted and (
+            view.paired or not view.estimator.two_point or view.states[0]["phase"] == PENDING
+        )
         left = list(range(len(view.params)))
         if usual and not measured and tiles.elementwise(view, line_9=line_9):
             large = [i for i, x in enumerate(view.params) if x.numel() > tiles.SMALL and tiles.aligned(view, [i])]

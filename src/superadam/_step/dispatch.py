@@ -1,14 +1,12 @@
 """Which way a step runs, decided once for each composition and layout.
 
-A way runs the lines of Algorithm 1 on a view. To add one, subclass `Way`: ways are asked in the order of `rank`, and the
-first without an objection takes the view.
+A way runs the lines of Algorithm 1 on a view. To add one, subclass `Way`: ways are asked in the order of `rank`, and
+the first without an objection takes the view.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
-
-from torch import Tensor
 
 from superadam._step import lines, tiles
 from superadam._step.tensors import Scalar

@@ -91,7 +91,7 @@ class FusedAdam(Fused):
     """Case 1 and AMSGrad; on a set, the kernel makes y = x_t - γ H_t⁻¹ g_t."""
 
     name, rank = "torch's fused Adam", 10
-    devices = {"cpu", "cuda"}
+    devices: ClassVar[set[str]] = {"cpu", "cuda"}
 
     def coincides(self, view: View) -> str | None:
         H: Any = view.matrix

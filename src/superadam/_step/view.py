@@ -1,7 +1,7 @@
 """Some of the parameters, updated together, as the lines of Algorithm 1 and the parts see them.
 
-A view is all parameters of a group that are alike (device, dtype, step count, phase) as one `TensorList`, one parameter,
-or a piece of one. Complex parameters appear as their real views; low-precision ones keep their state in float32.
+A view is all parameters of a group that are alike (device, dtype, step count, phase) as one `TensorList`, one of
+them, or a piece of one. Complex parameters appear as their real views; low-precision ones keep their state in float32.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ __all__ = ["Ahead"]
 
 
 class Ahead(Iterate):
-    r"""Gradients are taken ahead of x_t, which takes the bias of old gradients out of momentum (Cutkosky and Mehta 2020).
+    r"""Gradients are taken ahead of x_t: old ones then leave no bias in the average (Cutkosky and Mehta 2020).
 
     $$g_t = (1-\alpha_t) g_{t-1}
           + \alpha_t \nabla f\Bigl(x_t + \frac{1-\alpha_t}{\alpha_t}(x_t - x_{t-1});\, \xi_t\Bigr)$$

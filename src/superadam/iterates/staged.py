@@ -20,8 +20,8 @@ class Staged(Iterate):
 
     $$\tilde x_{t+1} = x_{\text{stage}} - \gamma_k H_t^{-1} g_t$$
 
-    Stage k has `length` × `growth`ᵏ steps and $\gamma_k$ = γ × `shrink`ᵏ. The next one starts, with $H$ and $g$ anew, from
-    the average of the points of this one. Keeps two tensors for each parameter.
+    Stage k has `length` × `growth`ᵏ steps and $\gamma_k$ = γ × `shrink`ᵏ. The next one starts, with $H$ and $g$ anew,
+    from the average of the points of this one. Keeps two tensors for each parameter.
 
     >>> Staged(length=50)
     Staged(length=50, growth=2.0, shrink=0.5)

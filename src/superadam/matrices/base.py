@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from collections.abc import Callable
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from superadam._state.phases import START, UNESTIMATED
 from superadam.monitor.measures import rate, stand_in, x_of
 
 if TYPE_CHECKING:
@@ -35,12 +36,12 @@ class PerParameterMetrics:
         """Add the metrics of a parameter, as 0-d tensors."""
         opt = cast("ComposedOptimizer", self)
         group = next((g for g in opt.param_groups if any(p is param for p in g["params"])), None)
-        if group is None or param.grad is None or "g" not in opt.state.get(param, {}):
+        if group is None or param.grad is None or opt.state.get(param, {}).get("phase", START) in UNESTIMATED:
             return optimizer_metrics
         c = stand_in(opt, group, param, param, param.grad)
         vectors = {"grad": c.grad, "moment": c.g, "param": x_of(c)}
-        if not c.matrix.joint:
-            vectors["update"] = c.g / c.matrix.H(c) * (rate(c) * c.mu)
+        if c.matrix.scope != "all":
+            vectors["update"] = c.matrix.solve(c, c.g) * (rate(c) * c.mu)
         norms = {key: torch.linalg.vector_norm(value) for key, value in vectors.items()}
         optimizer_metrics.update({f"l2_norm/{key}/{name}": value for key, value in norms.items()})
         for a, b in COSINES:

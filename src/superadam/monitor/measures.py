@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from superadam._state.options import gamma_of as _gamma
+from superadam._state.options import gamma_of
+from superadam._state.phases import PENDING, START, UNESTIMATED
 from superadam._state.scaler import under_scaler
 from superadam._state.sharding import Sharding, local, over_ranks, sharding
-from superadam._step import line_9 as steps
-from superadam._step.tensors import Scalar, TensorList, dot, norm2
-from superadam._step.view import Chunk, decoupled_decay
+from superadam._step import line_9
+from superadam._step.lines import solve_jointly
+from superadam._step.tensors import Scalar, dot, norm2
+from superadam._step.view import View
 from superadam.monitor.probes import Gradients, Points
 
 if TYPE_CHECKING:
@@ -66,20 +68,20 @@ class Tally:
 
 
 @torch.no_grad()
-def measure(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[float]], Chunk] | None:
+def measure(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[float]], View] | None:
     """Sums by name, one of each for every parameter, and the first parameter as the maths sees it at x_t.
 
     None if no parameter had a gradient, or if a gradient scaler has voided the step.
     """
     pending = opt.two_point  # the step ended at x_t, and the move is still to come
-    tally, chunks = Tally(), []
+    tally, views = Tally(), []
     for group in opt.param_groups:
         for p in group["params"]:
-            if p.grad is None or "g" not in opt.state.get(p, {}):
+            if p.grad is None or opt.state.get(p, {}).get("phase", START) in UNESTIMATED:
                 continue
             x = p if pending else seen.start[p]
             c = stand_in(opt, group, p, x, p.grad)
-            chunks.append(c)
+            views.append(c)
             _norms(tally, c)
             if seen.q is not None and p in seen.q:
                 before = stand_in(opt, group, p, seen.start[p], seen.q[p])
@@ -93,26 +95,26 @@ def measure(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[floa
             except ValueError:  # the set refuses what is not finite
                 outside = torch.full((), math.inf, device=p.device)
             tally.add("feasibility", outside, sharding(p), "max")
-    if not chunks:
+    if not views:
         return None
-    _line_9(tally, chunks)
-    _spectrum(tally, [c for c in chunks if not c.matrix.joint])
+    _line_9(tally, views)
+    _spectrum(tally, [c for c in views if c.matrix.scope == "coordinate"])
     if under_scaler(opt):
         tally.add("overflow", opt.found_inf)
     sums = tally.read()
-    return None if any(sums.pop("overflow", ())) else (sums, chunks[0])
+    return None if any(sums.pop("overflow", ())) else (sums, views[0])
 
 
-def stand_in(opt: ComposedOptimizer, group: dict[str, Any], p: Tensor, x: Tensor, grad: Tensor | None) -> Chunk:
+def stand_in(opt: ComposedOptimizer, group: dict[str, Any], p: Tensor, x: Tensor, grad: Tensor | None) -> View:
     """A parameter at x and with a gradient there, whatever it holds itself by now."""
     at = x.detach()
     grads = [torch.zeros_like(at) if grad is None else grad.detach()]
     parts, state = opt._parts(group), opt.state[p]
     scalars = {name: state[name] for name in parts.matrix.scalars}
-    return Chunk(group=group, params=[at], grads=grads, states=[state], scalars=scalars, **parts._asdict())
+    return View(group, parts, [at], grads, [state], scalars).bound()
 
 
-def _norms(tally: Tally, c: Chunk) -> None:
+def _norms(tally: Tally, c: View) -> None:
     grad, how = c.grad, c.sharding
     tally.add("grad2", norm2(grad), how)
     tally.add("g2", norm2(c.g), how)
@@ -125,7 +127,7 @@ def _norms(tally: Tally, c: Chunk) -> None:
 
 
 def _probes(
-    tally: Tally, opt: ComposedOptimizer, group: dict[str, Any], p: Tensor, x: Tensor, c: Chunk, seen: Observed
+    tally: Tally, opt: ComposedOptimizer, group: dict[str, Any], p: Tensor, x: Tensor, c: View, seen: Observed
 ) -> None:
     def at(place: Tensor, grads: Gradients) -> Tensor:
         return stand_in(opt, group, p, place, grads.get(p)).grad
@@ -146,34 +148,30 @@ def _probes(
         tally.add("difference_variance", dot(d - d1, d - d2), c.sharding)
 
 
-def _line_9(tally: Tally, chunks: list[Chunk]) -> None:
+def _line_9(tally: Tally, views: list[View]) -> None:
     """‖x_t - x̃_{t+1}‖²/γ², anew from x_t, g_t and H_t: to divide x_{t+1} - x_t by μ γ would blow rounding up."""
-    for matrix in {c.matrix for c in chunks if c.matrix.joint}:
-        sharing = [c for c in chunks if c.matrix == matrix]
-        solved = matrix.solve(Chunk.merged(sharing))
-        for c, direction in zip(sharing, solved if isinstance(solved, TensorList) else [solved], strict=True):
-            c.__dict__["direction"] = direction
-    for c in chunks:
+    solve_jointly(views)
+    for c in views:
         gamma = rate(c)
-        if c.constraint is None and c.penalty is None:
-            direction = c.direction if c.matrix.joint else c.g / c.matrix.H(c)
-            if decoupled_decay(c) != 0:
-                direction = direction + x_of(c) * decoupled_decay(c)
+        if c.free:
+            direction = c.matrix.solve(c, c.g) if c.direction is None else c.direction
+            if c.decay != 0:
+                direction = direction + x_of(c) * c.decay
         else:
             try:
-                direction = (x_of(c) - steps.x_tilde(c, gamma)) / gamma
+                direction = (x_of(c) - line_9.x_tilde(c, gamma)) / gamma
             except (ValueError, ZeroDivisionError):  # not finite, or γ = 0
                 direction = c.one * math.nan
         tally.add("mapping2", norm2(direction), c.sharding)
 
 
-def _spectrum(tally: Tally, chunks: list[Chunk]) -> None:
+def _spectrum(tally: Tally, views: list[View]) -> None:
     """The least and the largest entry of H, and quantiles of every k-th of all, which bounds their number."""
-    chunks = [c for c in chunks if c.params[0].numel() > 0]
-    sizes = [c.g.numel() for c in chunks]  # 0 where other processes hold all of a parameter
+    views = [c for c in views if c.params[0].numel() > 0]
+    sizes = [c.g.numel() for c in views]  # 0 where other processes hold all of a parameter
     stride = max(1, math.ceil(sum(sizes) / SAMPLES))
     samples, offset = [], 0
-    for c, size in zip(chunks, sizes, strict=True):
+    for c, size in zip(views, sizes, strict=True):
         H = c.matrix.H(c).detach()
         tally.add("H_min", H.min() if H.numel() > 0 else c.one * math.inf, c.sharding, "min")
         tally.add("H_max", H.max() if H.numel() > 0 else -c.one * math.inf, c.sharding, "max")
@@ -189,11 +187,12 @@ def _spectrum(tally: Tally, chunks: list[Chunk]) -> None:
             tally.add(name, sample.kthvalue(1 + round(q * (len(sample) - 1))).values)
 
 
-def rate(c: Chunk) -> Scalar:
+def rate(c: View) -> Scalar:
     """γ of the move that g_t and H_t are for."""
-    gamma: Scalar = c.states[0].get("gamma", _gamma(c.group))
-    return gamma * c.estimator.rate(c)
+    state = c.states[0]
+    gamma: Scalar = state["gamma"] if state["phase"] == PENDING else gamma_of(c.group)
+    return gamma * c.iterate.rate(c)
 
 
-def x_of(c: Chunk) -> Tensor:
+def x_of(c: View) -> Tensor:
     return c.x.to(c.g.dtype)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from superadam._state.composed import ComposedOptimizer
-from superadam.estimators import Staged
+from superadam.estimators import Summed
 from superadam.monitor.alarms import Alarms
 from superadam.monitor.measures import QUANTILES, Observed, measure
 from superadam.monitor.probes import Gradients, Points, Probes, points
@@ -65,7 +65,7 @@ class Monitor:
     past: a ratio of two noisy estimates is biased. They are left out where the denominator is not positive.
 
     All is computed from the state after the step. So with the schedule `Storm`, `alpha` is that of the next step, with
-    the matrix `AdaDelta` H has seen this step already, and with the estimators `Transport` and `Staged`, which move
+    the matrix `AdaDelta` H has seen this step already, and with the iterates `Ahead` and `Staged`, which move
     from elsewhere, x_t is where the gradient was taken. H of `DampedLBFGS` is no diagonal: neither H nor M is reported.
 
     Args:
@@ -192,14 +192,14 @@ class Monitor:
             return
         sums, first = measured
         report = self._report(sums, first)
-        summed = isinstance(first.estimator, Staged)
+        summed = isinstance(first.estimator, Summed)
         report["alarms"] = self._alarms.found(report, self.history, summed=summed)
         self.history.append(report)
         for sink in self._sinks:
             sink(dict(report))
         self._alarms.warn(report["alarms"], report["step"])  # last, as warnings may be errors
 
-    def _report(self, sums: dict[str, list[float]], first: Chunk) -> dict[str, Any]:
+    def _report(self, sums: dict[str, list[float]], first: View) -> dict[str, Any]:
         total = {name: sum(values) for name, values in sums.items()}
         norm = {name: math.sqrt(total[f"{name}2"]) for name in ("grad", "g", "x", "mapping")}
         move2 = sum(m * (a * b) ** 2 for m, a, b in zip(sums["mapping2"], sums["gamma"], sums["mu"], strict=True))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from superadam._state.parts import check
-from superadam.estimators import Corrected, Transport
+from superadam.estimators import Corrected
+from superadam.iterates import Ahead
 from superadam.matrices import AccumulatedNorm, DampedLBFGS, EstimateNorm, Matrix, SecondMoment
 from superadam.optimizer import SuperAdam
 from superadam.schedules import BiasCorrected, Constant, Paper, Storm
@@ -69,12 +70,12 @@ def nigt(params: Any, lr: Any = 1e-2, *, momentum: float = 0.9, **options: Any) 
     Cutkosky and Mehta 2020.
 
     >>> import torch
-    >>> nigt(torch.nn.Linear(3, 1)).param_groups[0]["estimator"]["type"]
-    'Transport'
+    >>> nigt(torch.nn.Linear(3, 1)).param_groups[0]["iterate"]["type"]
+    'Ahead'
     """
     check(0 <= momentum < 1, "momentum", momentum, "0 <= momentum < 1")
     schedule = Constant(alpha=1 - momentum)
-    return compose(params, lr, options, estimator=Transport(), matrix=EstimateNorm(), schedule=schedule)
+    return compose(params, lr, options, iterate=Ahead(), matrix=EstimateNorm(), schedule=schedule)
 
 
 @method
@@ -94,7 +95,7 @@ def adam_plus(
     """
     check(0 < beta <= 1, "beta", beta, "0 < beta <= 1")
     matrix = EstimateNorm(power=0.5, floor=eps_0, scale=beta**-a)
-    return compose(params, lr, options, estimator=Transport(), matrix=matrix, schedule=Constant(alpha=beta))
+    return compose(params, lr, options, iterate=Ahead(), matrix=matrix, schedule=Constant(alpha=beta))
 
 
 @method
@@ -195,7 +196,7 @@ def super_adam_plus(
     >>> super_adam_plus(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["lam"]
     0.0005
     """
-    return adamw(params, lr, betas, lam, weight_decay, **{"estimator": Transport(), **options})
+    return adamw(params, lr, betas, lam, weight_decay, **{"iterate": Ahead(), **options})
 
 
 @method

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from superadam._state.parts import check
-from superadam.estimators import Staged
+from superadam.estimators import Summed
+from superadam.iterates import Staged
 from superadam.matrices import AccumulatedNorm, AdaDelta, AdaGrad, Identity, SCAdaGrad
 from superadam.optimizer import SuperAdam
 from superadam.schedules import Constant
@@ -121,7 +122,8 @@ def sadagrad(
         params,
         lr,
         options,
-        estimator=Staged(length, growth, shrink),
+        estimator=Summed(),
+        iterate=Staged(length, growth, shrink),
         matrix=AdaGrad(lam=lam),
         schedule=Constant(alpha=1.0),
         decoupled_weight_decay=False,
