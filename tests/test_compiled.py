@@ -11,8 +11,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from superadam import SuperAdam, estimators, iterates, matrices, penalties, schedules, sets, zoo
-from superadam._step import compiled
-from superadam._step import tiles as pieces
+from superadam._step import compiled, tiles
 from superadam.matrices import Matrix
 from ways import MATRICES, PARAMETERS, PRODUCT, VARIANTS, Problem, equal, result, tiny, train
 
@@ -235,7 +234,7 @@ def test_where_torch_has_a_kernel_none_is_made(made):
 
 
 def test_small_and_short_tensors_go_without_a_kernel(made):
-    check(parameters=sized(5, pieces.SMALL), **YOGI)
+    check(parameters=sized(5, tiles.SMALL), **YOGI)
     check(2**-8, sized(200), dtypes=(torch.bfloat16,), matrix="Yogi")
     check(5e-6, sized(200), dtypes=(torch.complex64,), **YOGI)
     assert not made

@@ -64,7 +64,11 @@ def test_equals_the_reference_on_a_set(name, case, tau, foreach):
     assert opt.feasibility() < 1e-12
     if tau > 0:
         assert "x_prev" not in opt.state[params[0]]
-        assert {"step", "g"} <= opt.state[params[0]].keys() <= {"step", "phase", "gamma", "g", "v", "m", "b", "steps", "root"}
+        assert (
+            {"step", "g"}
+            <= opt.state[params[0]].keys()
+            <= {"step", "phase", "gamma", "g", "v", "m", "b", "steps", "root"}
+        )
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.0])

@@ -7,9 +7,9 @@ import torch
 
 from superadam import SuperAdam, matrices, penalties, schedules, sets
 from superadam._state.options import Composition
-from superadam._step import compiled
-from superadam._step import fused as kernels
-from superadam._step import tiles as pieces
+from superadam._step import compiled, tiles
+from superadam._step.fused import there_is_a_kernel
+from superadam._step.view import View
 
 MATRICES = {
     "case 1": matrices.SecondMoment(),
@@ -69,8 +69,8 @@ PARAMETERS = [
 @pytest.fixture
 def tiny(monkeypatch):
     """Pieces so small that small tensors are cut, and in the last place not evenly."""
-    monkeypatch.setattr(pieces, "TILE", 64)
-    monkeypatch.setattr(pieces, "SMALL", 16)
+    monkeypatch.setattr(tiles, "TILE", 64)
+    monkeypatch.setattr(tiles, "SMALL", 16)
     monkeypatch.setattr(compiled, "_kernels", {})  # which were made for rows of another length
 
 
@@ -147,7 +147,7 @@ PRODUCT = [(m, tau, v) for m in MATRICES for tau in (0.0, 1.0) for v in VARIANTS
 
 
 def has_kernel(opt):
-    return all(kernels.kernel_for(Composition.of(group), group) is not None for group in opt.param_groups)
+    return all(there_is_a_kernel(View(group, Composition.of(group), [], [], [], {})) for group in opt.param_groups)
 
 
 def equal(actual, expected, tol=1e-12):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,41 +13,17 @@ from torch.optim.optimizer import ParamsT
 from superadam._state import formats, loading, options, precision, replay
 from superadam._state.options import Composition
 from superadam._state.phases import BETWEEN, PENDING, START
+from superadam._state.plans import Plan
 from superadam._state.sharding import joined, local
 from superadam._state.sharding import objection as sharding_objection
 from superadam._step import line_9
-from superadam._step.layout import Layout
 from superadam._step.view import real, state_dtype
 from superadam.matrices import Matrix
 from superadam.sets import ConvexSet
 
-__all__ = ["ComposedOptimizer", "Plan"]
+__all__ = ["ComposedOptimizer"]
 
 State = dict[str, Any]
-
-
-class Plan:
-    """A param group: the parts that its options name, and its parameters as the last step has grouped them."""
-
-    layouts: list[Layout] | None = None
-
-    def __init__(self, group: dict[str, Any]) -> None:
-        self.group, self.parts = group, Composition.of(group)
-        # Parts are plain data that a user may write into: keep a copy.
-        self.options = tuple(dict(value) if isinstance(value, dict) else value for value in _chosen(group))
-
-    def holds(self, group: dict[str, Any]) -> bool:
-        """Whether it is about this group, with its options as they are now."""
-        try:
-            return self.group is group and bool(_chosen(group) == self.options)
-        except RuntimeError:  # tensors that are not the same object cannot be compared so
-            return False
-
-
-_chosen = operator.itemgetter(
-    *("tau", *options.KINDS, "weight_decay", "decoupled_weight_decay", "clip", "maximize", "rounding"),
-    *("foreach", "fused", "compile", "capturable", "differentiable"),
-)
 
 
 class ComposedOptimizer(Optimizer):
@@ -70,7 +45,9 @@ class ComposedOptimizer(Optimizer):
         replay.register(self)
         if isinstance(params, nn.Module):
             self.protect(params)
-            params = list(params.named_parameters())
+            layers = {p: type(layer).__name__ for layer in params.modules() for p in layer.parameters(recurse=False)}
+            named = list(params.named_parameters())
+            params = [{"params": named, "param_layers": [layers[p] for _, p in named]}]
         super().__init__(params, options.normalised(defaults))
 
     def protect(self, module: nn.Module) -> None:
@@ -81,10 +58,13 @@ class ComposedOptimizer(Optimizer):
 
     def _parts(self, group: dict[str, Any]) -> Composition:
         """The parts of a group, anew if its options have changed."""
+        return self._plan(group).parts
+
+    def _plan(self, group: dict[str, Any]) -> Plan:
         for plan in self._plans:
-            if plan.group is group:
-                return plan.parts if plan.holds(group) else self._plans_of_now()[self._plans.index(plan)].parts
-        return self._plans_of_now()[self._index(group)].parts
+            if plan.group is group and plan.holds(group):
+                return plan
+        return self._plans_of_now()[self._index(group)]
 
     def _index(self, group: dict[str, Any]) -> int:
         return next(i for i, own in enumerate(self.param_groups) if own is group)
@@ -104,11 +84,11 @@ class ComposedOptimizer(Optimizer):
             for p in plan.group["params"]:
                 state = self.state.get(p)
                 if state:
-                    for name in state.keys() - loading.known_state(plan.parts, p):
+                    for name in state.keys() - loading.known_state(plan.of(p), p):
                         del state[name]
                     if "root" in state and state["root"].shape != plan.parts.root_shape(p):
                         del state["root"]
-                    self._complete(plan.group, plan.parts, p)
+                    self._complete(plan, p)
         self._tie_scalars()
 
     @property
@@ -128,9 +108,9 @@ class ComposedOptimizer(Optimizer):
 
     # ------------------------------------------------------------------------------------ state
 
-    def _complete(self, group: dict[str, Any], parts: Composition, p: Tensor) -> None:
+    def _complete(self, plan: Plan, p: Tensor) -> None:
         """Create what is missing in the state of a parameter: all of it, at first."""
-        state = self.state[p]
+        state, group, parts = self.state[p], plan.group, plan.of(p)
         if "step" not in state:
             capturable = group["capturable"]
             state["step"] = torch.zeros((), dtype=torch.float32, device=p.device) if capturable else 0
@@ -153,12 +133,12 @@ class ComposedOptimizer(Optimizer):
         for plan in self._plans_of_now():
             for p in plan.group["params"]:
                 if p.requires_grad:
-                    self._complete(plan.group, plan.parts, p)
+                    self._complete(plan, p)
 
     def _shared(self, matrix: Matrix) -> dict[str, Tensor]:
         """The scalars of a matrix, one tensor each for all its parameters."""
         if self._scalars.get(matrix, {}).keys() != set(matrix.scalars):
-            params = [p for plan in self._plans if plan.parts.matrix == matrix for p in plan.group["params"]]
+            params = [p for plan in self._plans for p in plan.group["params"] if plan.of(p).matrix == matrix]
             dtype = torch.float64 if any(state_dtype(p) is torch.float64 for p in params) else torch.float32
             self._scalars[matrix] = {
                 name: torch.full((), matrix.initial(name), dtype=dtype, device=params[0].device)
@@ -171,10 +151,9 @@ class ComposedOptimizer(Optimizer):
         self._scalars = {}
         taken: set[int] = set()
         for plan in self._plans:
-            matrix = plan.parts.matrix
-            for p in plan.group["params"] if matrix.scalars else ():
-                state = self.state.get(p)
-                if not state:
+            for p in plan.group["params"]:
+                state, matrix = self.state.get(p), plan.of(p).matrix
+                if not state or not matrix.scalars:
                     continue
                 if matrix not in self._scalars:
                     own = {
@@ -206,12 +185,13 @@ class ComposedOptimizer(Optimizer):
     def _check_places(self, group: dict[str, Any]) -> None:
         """Refuse a group whose parts cannot work on its parameters, where these are."""
         parts, names = self._parts(group), group.get("param_names")
+        plan = self._plans[self._index(group)]
         for j, p in enumerate(group["params"]):
-            reason = precision.objection(group, p)
-            if sharded := sharding_objection(parts, group, p):
+            reason, matrix = precision.objection(group, p), plan.of(p).matrix
+            if sharded := sharding_objection(plan.of(p), group, p):
                 reason = f"it is sharded, and {sharded}"
-            if not parts.matrix.accepts(real(p)):
-                reason = f"{parts.matrix} is not for shape {tuple(p.shape)}: use matrices.ByShape, with another for it"
+            if not matrix.accepts(real(p)):
+                reason = f"{matrix} is not for shape {tuple(p.shape)}: use matrices.ByShape, with another for it"
             if reason is not None:
                 raise ValueError(f"Parameter {names[j] if names else j}: {reason}")
         if parts.matrix.scope == "all":
@@ -274,7 +254,7 @@ class ComposedOptimizer(Optimizer):
         loading.keep_dtypes(self, loaded)
         self._as_new()
         for plan, p, _ in self._everything():  # what an older version did not keep
-            self._complete(plan.group, plan.parts, p)
+            self._complete(plan, p)
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
 
     def _as_new(self) -> None:

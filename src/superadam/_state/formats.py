@@ -45,7 +45,7 @@ def with_iterate(options: dict[str, Any]) -> dict[str, Any]:
 
 def _with_phase(group: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     state = dict(state)
-    gamma = state.get("gamma")
+    gamma: Any = state.get("gamma")
     number = None if gamma is None else float(gamma)
     if number == NO_G or ("g" not in state and "step" in state):
         state["phase"] = START if state["step"] == 0 else RESTARTED

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from superadam._state import options
-from superadam._state.options import Composition
+from superadam._state.plans import Plan
 from superadam._state.sharding import like
 from superadam._step.view import real, state_dtype
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
+    from superadam._state.options import Composition
 
 
 def known_state(parts: Composition, p: Tensor) -> set[str]:
@@ -43,6 +44,8 @@ def watched(opt: ComposedOptimizer) -> Iterator[None]:
     def look(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
         names = [group.get("param_names") for group in opt.param_groups]
         state_dict = by_name(state_dict, [group.get("param_names") for group in state_dict["param_groups"]], names)
+        for own, saved in zip(opt.param_groups, state_dict["param_groups"], strict=False):
+            saved["param_layers"] = own.get("param_layers")  # those of the model at hand
         _check_composition(opt, state_dict)
         loaded.update(state_dict)
         return state_dict
@@ -74,10 +77,9 @@ def by_name(state_dict: dict[str, Any], there: Names, here: Names) -> dict[str, 
 
     torch pairs parameters by position. A group without names on one side is left as it is.
     """
-    if len(there) != len(here):
-        return state_dict  # torch says it
     groups = []
-    for i, (group, theirs, mine) in enumerate(zip(state_dict["param_groups"], there, here, strict=True)):
+    for i, (group, theirs, mine) in enumerate(zip(state_dict["param_groups"], there, here, strict=False)):
+        group = dict(group)
         if theirs is not None and mine is not None and len(theirs) == len(mine):
             place = {name: j for j, name in enumerate(_bare(theirs))}
             missing = [name for name in _bare(mine) if name not in place]
@@ -92,7 +94,7 @@ def by_name(state_dict: dict[str, Any], there: Names, here: Names) -> dict[str, 
             if "param_names" in group:
                 group["param_names"] = [group["param_names"][j] for j in order]
         groups.append(group)
-    return {**state_dict, "param_groups": groups}
+    return {**state_dict, "param_groups": [*groups, *state_dict["param_groups"][len(groups) :]]}  # torch refuses more
 
 
 def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> None:
@@ -106,9 +108,10 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                     f"The checkpoint belongs to another composition: group {i} has {name}={theirs} there and "
                     f"{name}={mine} here. Construct the optimizer as it was when the checkpoint was saved."
                 )
-        parts = Composition.of(options.normalised({**opt.defaults, **saved}))
+        plan = Plan({**options.normalised({**opt.defaults, **saved}), "params": group["params"]})
         for index, p in zip(saved["params"], group["params"], strict=False):
-            state, known, slots = state_dict["state"].get(index, {}), known_state(parts, p), parts.slots(real(p))
+            state, parts = state_dict["state"].get(index, {}), plan.of(p)
+            known, slots = known_state(parts, p), parts.slots(real(p))
             for name in state.keys() - known:
                 raise ValueError(
                     f"The checkpoint is not one of this composition: it has {name!r} for parameter {index}, where "
@@ -135,9 +138,9 @@ def _check_shape(name: str, index: Any, value: Tensor, expected: Any) -> None:
 def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
     """Undo torch's cast of every state tensor to its parameter's dtype, and share no memory with the checkpoint."""
     for group, saved in zip(opt.param_groups, loaded["param_groups"], strict=True):
-        parts = Composition.of(group)
+        plan = Plan(group)
         for index, p in zip(saved["params"], group["params"], strict=True):
-            shaped = {*parts.names(p), "master", "root"}  # scalars and gamma have dtypes of their own
+            shaped = {*plan.of(p).names(p), "master", "root"}  # scalars and gamma have dtypes of their own
             for name, value in loaded["state"].get(index, {}).items():
                 if name == "step":
                     opt.state[p]["step"] = _step(value, p, group["capturable"])

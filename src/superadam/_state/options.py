@@ -16,7 +16,7 @@ from superadam._step.tensors import Scalar
 from superadam._step.view import View, real
 from superadam.estimators import Estimator, Recursive
 from superadam.iterates import Iterate, Plain
-from superadam.matrices import Matrix
+from superadam.matrices import ByShape, Matrix
 from superadam.matrices.base import Slot
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
@@ -64,19 +64,21 @@ class Composition(NamedTuple):
             None if options["constraint"] is None else ConvexSet.find(options["constraint"]),
             None if options["penalty"] is None else Penalty.find(options["penalty"]),
         )
-        for part in filter(None, parts):
-            reason = part.objection(parts, options)
+        for matrix in parts.matrix.options if isinstance(parts.matrix, ByShape) else [parts.matrix]:
+            parts._replace(matrix=matrix)._check(options)
+        return parts
+
+    def _check(self, options: dict[str, Any]) -> None:
+        """Refuse parts that do not go together, or could not be saved."""
+        for part in filter(None, self):
+            reason = part.objection(self, options)
             if part.on_host and options["capturable"]:
                 reason = "it decides by the step count on the host: use capturable=False"
             if reason is not None:
                 raise ValueError(f"{part} does not go with this composition: {reason}")
             for name, value in part.spec().items():
-                if not isinstance(value, int | float | str | tuple | Tensor | None):
+                if not isinstance(value, int | float | str | tuple | dict | Tensor | None):
                     raise TypeError(f"{part}: {name} must be a number, a string, a tuple or a tensor, for checkpoints")
-        parts._check_names()
-        return parts
-
-    def _check_names(self) -> None:
         taken = set(RESERVED)
         for part in (self.estimator, self.iterate, self.matrix):
             names = [*part.buffers, *getattr(part, "scalars", ())]

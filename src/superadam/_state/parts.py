@@ -87,7 +87,8 @@ class Part:
     def __hash__(self) -> int:
         if "_hash" not in self.__dict__:  # a part is looked up many times in a step
             # Tensors hash by identity, though they may be equal: leave them out.
-            own = hash(tuple(v for v in self.spec().values() if not isinstance(v, Tensor)))
+            values = (getattr(self, f.name) for f in dataclasses.fields(cast(Any, self)))
+            own = hash((type(self).__name__, *(v for v in values if not isinstance(v, Tensor))))
             object.__setattr__(self, "_hash", own)
         return cast(int, self.__dict__["_hash"])
 
@@ -96,8 +97,9 @@ class Part:
 
     def spec(self) -> dict[str, Any]:
         """This part as plain data."""
-        fields = dataclasses.fields(cast(Any, self))
-        return {"type": type(self).__name__, **{f.name: getattr(self, f.name) for f in fields}}
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(cast(Any, self))}
+        plain = {name: value.spec() if isinstance(value, Part) else value for name, value in values.items()}
+        return {"type": type(self).__name__, **plain}
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
         """Why this part makes no sense beside the other parts and options, if it makes none."""
@@ -121,4 +123,5 @@ class Part:
                 f"(one of your own is known once its class is defined)"
             )
         known[name]._refuse_unknown(options, ValueError)
-        return cast(Self, known[name](**options))
+        nested = {k: cls.find(v) if isinstance(v, dict) else v for k, v in options.items()}
+        return cast(Self, known[name](**nested))

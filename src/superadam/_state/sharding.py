@@ -15,7 +15,19 @@ from torch import Tensor
 
 from superadam._state.parts import Part
 
-__all__ = ["Sharding", "joined", "like", "local", "objection", "over_ranks", "positions", "sharding", "sums_over_ranks"]
+__all__ = [
+    "Sharding",
+    "gathered",
+    "joined",
+    "like",
+    "local",
+    "objection",
+    "over_ranks",
+    "positions",
+    "sharding",
+    "share",
+    "sums_over_ranks",
+]
 
 Key = TypeVar("Key", bound=Hashable)
 # A device mesh and the dimensions of it that a tensor is cut along; None for a tensor that is here in full.
@@ -62,6 +74,28 @@ def joined(part: Tensor, shape: torch.Size, p: Tensor) -> Tensor:
     stride = torch.empty(shape, device="meta").stride()
     where = (p.device_mesh, p.placements)  # type: ignore[attr-defined]
     return DTensor.from_local(part, *where, run_check=False, shape=shape, stride=stride)
+
+
+def gathered(part: Tensor, p: Tensor) -> Tensor:
+    """All of a tensor like p, of which this process holds `part`."""
+    if sharding(p) is None:
+        return part
+    whole: Tensor = joined(part, p.shape, p).full_tensor()  # type: ignore[attr-defined]
+    return whole
+
+
+def share(whole: Tensor, p: Tensor) -> Tensor:
+    """What this process holds of a tensor like p."""
+    if sharding(p) is None:
+        return whole
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh, placements = p.device_mesh, p.placements  # type: ignore[attr-defined]
+    return (
+        DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        .redistribute(placements=placements)
+        .to_local()
+    )
 
 
 def positions(x: Tensor) -> Tensor:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from superadam._state import refusals
-from superadam._state.composed import ComposedOptimizer, Plan, State
+from superadam._state.composed import ComposedOptimizer, State
 from superadam._state.options import gamma_of
 from superadam._state.phases import BETWEEN, PENDING, READY, RESTARTED, START, UNESTIMATED
+from superadam._state.plans import Plan
 from superadam._state.precision import precisely
 from superadam._state.replay import put_back
 from superadam._state.sharding import Sharding, local, over_ranks, sharding, sums_over_ranks
@@ -40,7 +41,7 @@ class AlgorithmOne(ComposedOptimizer):
     def _grouped(self, kind: Callable[[Tensor, State], Hashable]) -> Iterator[View]:
         """The parameters that have a state and are of some kind (not None), as views."""
         for plan in self._plans_of_now():
-            for layout in grouped(plan.group, plan.parts, self.state, lambda p, s: kind(p, s) if s else None):
+            for layout in grouped(plan, self.state, lambda p, s: kind(p, s) if s else None):
                 yield self._view(layout)
 
     def _view(self, layout: Layout, **more: Any) -> View:
@@ -86,12 +87,12 @@ class AlgorithmOne(ComposedOptimizer):
     def _layouts(self, plan: Plan) -> list[Layout]:
         for p in plan.group["params"]:
             if p.grad is not None:
-                self._complete(plan.group, plan.parts, p)
+                self._complete(plan, p)
 
         def kind(p: Tensor, state: State) -> Hashable:
             return None if p.grad is None else (state["phase"] == BETWEEN, state["phase"] == RESTARTED)
 
-        return grouped(plan.group, plan.parts, self.state, kind)
+        return grouped(plan, self.state, kind)
 
     def _regroup(self) -> None:
         """Phases or step counts have changed for some parameters only."""
@@ -175,8 +176,9 @@ class AlgorithmOne(ComposedOptimizer):
         at_work = {view.matrix for view in views}
         for plan, p, state in self._everything():
             if p.grad is None:
-                if plan.parts.matrix in at_work:
-                    plan.parts.matrix.absent(state, self._scalars.get(plan.parts.matrix, {}))
+                matrix = plan.of(p).matrix
+                if matrix in at_work:
+                    matrix.absent(state, self._scalars.get(matrix, {}))
                 if state["phase"] == BETWEEN:
                     self._forget(state)  # q without its counterpart: half of line 11 is no estimate
 
@@ -192,8 +194,8 @@ class AlgorithmOne(ComposedOptimizer):
         for matrix, total in sums_over_ranks(totals).items():
             matrix.reduce(Scalars(self._scalars[matrix], rebind=differentiable), total)
         if differentiable:
-            for plan, _, state in self._everything():
-                state.update(self._scalars.get(plan.parts.matrix, {}))
+            for plan, p, state in self._everything():
+                state.update(self._scalars.get(plan.of(p).matrix, {}))
 
     def _clip(self, views: list[View]) -> None:
         """Bound the norm of g_t, over all parameters with an equal bound."""
@@ -304,8 +306,9 @@ class AlgorithmOne(ComposedOptimizer):
         told = []
         for i, plan in enumerate(self._plans_of_now()):
             empty = {p: self.state.get(p) or {"step": 0} for p in plan.group["params"]}
-            for layout in grouped(plan.group, plan.parts, empty, lambda p, state: p.requires_grad or None):
-                view = layout.view(dict.fromkeys(plan.parts.matrix.scalars, layout.params[0]), moves=not self.two_point)
+            for layout in grouped(plan, empty, lambda p, state: p.requires_grad or None):
+                scalars = dict.fromkeys(layout.parts.matrix.scalars, layout.params[0])
+                view = layout.view(scalars, moves=not self.two_point)
                 name, reasons = dispatch.explain(view)
                 told.append(f"group {i}, {len(layout.params)} tensors: {name}")
                 told += [f"  not {other}: {reason}" for other, reason in reasons.items()]
@@ -334,12 +337,11 @@ class AlgorithmOne(ComposedOptimizer):
             if not all(bool(value.isfinite().all()) for value in scalars.values())
         }
         for plan, p, state in self._everything():
-            matrix, slots = plan.parts.matrix, plan.parts.slots(real(p))
+            matrix, slots = plan.of(p).matrix, plan.of(p).slots(real(p))
             others = {*plan.parts.estimator.buffers, *plan.parts.iterate.buffers}
             if matrix in shared or not _finite(state, [name for name in slots if name not in others], p):
-                kept = {name: state[name] for name in ("master", "number", "root") if name in state}
-                state.clear()
-                state.update(kept)
+                for name in state.keys() - {"master", "number", "root"}:
+                    del state[name]
             elif not _finite(state, others, p):
                 self._clear(state)
         for matrix in shared:
@@ -347,7 +349,7 @@ class AlgorithmOne(ComposedOptimizer):
         for plan in self._plans:
             for p in plan.group["params"]:
                 if p in self.state:
-                    self._complete(plan.group, plan.parts, p)
+                    self._complete(plan, p)
 
     def _void(self) -> None:
         """The second evaluation of a batch failed, after the move to x_t: keep x_t, which is as it should be, and drop

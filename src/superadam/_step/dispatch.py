@@ -6,7 +6,7 @@ the first without an objection takes the view.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from superadam._step import lines, tiles
 from superadam._step.tensors import Scalar
@@ -86,7 +86,7 @@ def choose(view: View) -> Way:
     grads = view.grads
     alike = grads[0] is not None and view.layout.lies_alike(grads)
     key = (view.moves, view.restarted, view.paired, alike)
-    ways = view.layout.ways
+    ways: dict[Any, Way] = view.layout.ways
     if key not in ways:
         view.alike = alike
         ways[key] = next(way for way in Way.known if way.objection(view) is None)

@@ -15,6 +15,7 @@ from superadam._step.view import View
 
 if TYPE_CHECKING:
     from superadam._state.options import Composition
+    from superadam._state.plans import Plan
     from superadam._step.dispatch import Way
 
 __all__ = ["Layout", "grouped"]
@@ -62,10 +63,9 @@ class Layout:
         )
 
 
-def grouped(
-    group: dict[str, Any], parts: Composition, states: dict[Tensor, State], kind: Callable[[Tensor, State], Hashable]
-) -> list[Layout]:
+def grouped(plan: Plan, states: dict[Tensor, State], kind: Callable[[Tensor, State], Hashable]) -> list[Layout]:
     """The parameters of a group that are of some kind (not None), together where they are alike."""
+    group = plan.group
     alike: dict[Hashable, list[Tensor]] = {}
     together = group["foreach"] is not False and not group["differentiable"]
     for p in group["params"]:
@@ -75,7 +75,7 @@ def grouped(
             continue
         if together:
             step = None if group["capturable"] else state["step"]
-            alike.setdefault((p.device, p.dtype, sharding(p), step, of_kind), []).append(p)
+            alike.setdefault((p.device, p.dtype, sharding(p), step, of_kind, plan.of(p).matrix), []).append(p)
         else:
             alike[p] = [p]
-    return [Layout(group, parts, params, [states[p] for p in params]) for params in alike.values()]
+    return [Layout(group, plan.of(params[0]), params, [states[p] for p in params]) for params in alike.values()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from superadam._state.sharding import local
+from superadam._state.sharding import gathered, local, share
 from superadam._step import tiles
 from superadam._step.tensors import Scalar, TensorList, add_scaled, tracing
 from superadam._step.view import View, each, join, state_dtype
@@ -29,12 +29,21 @@ def free_move(s: View, gamma: Scalar) -> None:
     g = s.g.clone() if s.group["differentiable"] else s.g  # autograd saves it, and line 11 will write into it
     if s.decay != 0:
         s.x.mul_(1 - eta * s.decay)
-    if s.direction is None and not s.matrix.watches_steps:
+    if s.direction is None and not s.matrix.watches_steps and s.matrix.scope == "coordinate":
         s.matrix.descend(s, s.x, g, eta)
     else:
-        step = s.matrix.solve(s, g) if s.direction is None else s.direction
+        step = direction(s, g)
         add_scaled(s.x, step, -eta)
         s.matrix.moved(s, step)
+
+
+def direction(s: View, g: Tensor) -> Tensor:
+    """H⁻¹g."""
+    if s.direction is not None:
+        return s.direction
+    if s.matrix.scope == "coordinate":
+        return s.matrix.solve(s, g)
+    return share(s.matrix.solve(s, gathered(g, s.params[0])), s.params[0])
 
 
 def move_on_set(s: View, gamma: Scalar, y: Tensor | None = None) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from superadam._state.precision import precisely
 from superadam._state.refusals import check_matrix
+from superadam._state.sharding import gathered
 from superadam._step import line_9
 from superadam._step.tensors import Scalar
 from superadam._step.view import Sums, View, each, join
@@ -76,7 +77,7 @@ def measure(s: View, gamma: Scalar) -> Sums:
 
 
 def _line_4(s: View, grad: Tensor) -> Sums:
-    s.matrix.update(s, grad)
+    s.matrix.update(s, gathered(grad, s.params[0]) if s.matrix.scope == "tensor" else grad)
     if s.matrix.due(s):
         s.matrix.refresh(s)
     return s.matrix.measure(s, grad) if s.matrix.scalars else ()

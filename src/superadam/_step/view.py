@@ -56,10 +56,11 @@ class Scalars:
         self.__dict__["_rebind"] = rebind  # autograd may have saved the tensor that was there
 
     def __setattr__(self, name: str, value: Tensor) -> None:
-        if self._rebind:
-            self._shared[name] = self.__dict__[name] = value.clone()
-        elif value is not self.__dict__[name]:
-            self.__dict__[name].copy_(value)
+        own = self.__dict__
+        if own["_rebind"]:
+            own["_shared"][name] = own[name] = value.clone()
+        elif value is not own[name]:
+            own[name].copy_(value)
 
 
 class View:
@@ -74,6 +75,7 @@ class View:
     grads: list[Tensor | None]
     states: list[dict[str, Any]]
     scalars: dict[str, Tensor]
+    parts: Composition
     x: Tensor
     g: Tensor
 
@@ -141,6 +143,10 @@ class View:
                 state[name] = tensor
         elif value is not held:
             held.copy_(value)
+
+    def __getattr__(self, name: str) -> Any:
+        matrix = type(self.__dict__.get("matrix")).__name__
+        raise AttributeError(f"{matrix} has no buffer or scalar named {name!r}, nor has the estimator or the iterate")
 
     # ------------------------------------------------------------------------------------ other views
 

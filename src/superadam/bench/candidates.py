@@ -11,8 +11,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from superadam import matrices, zoo
-from superadam._step import fused as kernels
-from superadam._step.tiles import elementwise
 from superadam.optimizer import SuperAdam
 
 __all__ = ["ADAMW_FOREACH", "ADAMW_FUSED", "Candidate", "Gradients", "Trial", "compiled", "everything", "way"]
@@ -139,16 +137,6 @@ def everything(*, compile: bool = False) -> list[Candidate]:
 
 
 def way(candidate: Candidate) -> str:
-    """Which of the four ways a step of large tensors on a CPU runs."""
+    """Which way a step of large tensors on a CPU runs."""
     opt = candidate.build([torch.zeros(1, requires_grad=True)])
-    if not isinstance(opt, SuperAdam):
-        return "torch"
-    group = opt.param_groups[0]
-    parts: Any = opt._parts(group)
-    kernel = kernels.kernel_for(parts, group)
-    rest = "compiled" if group["compile"] else "pieces"
-    if not elementwise(parts):
-        rest = "tensors"
-    if kernel is None:
-        return rest
-    return f"{kernel} kernel, sums: pieces" if parts.matrix.scalars else f"{kernel} kernel"
+    return opt.ways()[0].split(": ", 1)[1] if isinstance(opt, SuperAdam) else "torch"

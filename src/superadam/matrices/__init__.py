@@ -1,10 +1,12 @@
 """Line 4: the adaptive matrices H_t."""
 
 from superadam.matrices.base import Matrix, MultipleOfIdentity
+from superadam.matrices.by_shape import ByShape
 from superadam.matrices.diagonal import AdaBound, AdaDelta, AdaGrad, AMSGrad, Cautious, SCAdaGrad, Yogi
 from superadam.matrices.paper import BarzilaiBorwein, Belief, BeliefNorm, GradientNorm, SecondMoment
 from superadam.matrices.quasi_newton import DampedLBFGS
 from superadam.matrices.scalar import AccumulatedNorm, EstimateNorm, Identity
+from superadam.matrices.shampoo import OneSidedShampoo
 
 __all__ = [
     "AMSGrad",
@@ -15,6 +17,7 @@ __all__ = [
     "BarzilaiBorwein",
     "Belief",
     "BeliefNorm",
+    "ByShape",
     "Cautious",
     "DampedLBFGS",
     "EstimateNorm",
@@ -22,6 +25,7 @@ __all__ = [
     "Identity",
     "Matrix",
     "MultipleOfIdentity",
+    "OneSidedShampoo",
     "SCAdaGrad",
     "SecondMoment",
     "Yogi",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from superadam._state.phases import START, UNESTIMATED
+from superadam._step.line_9 import direction
 from superadam.monitor.measures import rate, stand_in, x_of
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class PerParameterMetrics:
         c = stand_in(opt, group, param, param, param.grad)
         vectors = {"grad": c.grad, "moment": c.g, "param": x_of(c)}
         if c.matrix.scope != "all":
-            vectors["update"] = c.matrix.solve(c, c.g) * (rate(c) * c.mu)
+            vectors["update"] = direction(c, c.g) * (rate(c) * c.mu)
         norms = {key: torch.linalg.vector_norm(value) for key, value in vectors.items()}
         optimizer_metrics.update({f"l2_norm/{key}/{name}": value for key, value in norms.items()})
         for a, b in COSINES:

@@ -108,8 +108,8 @@ def measure(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[floa
 def stand_in(opt: ComposedOptimizer, group: dict[str, Any], p: Tensor, x: Tensor, grad: Tensor | None) -> View:
     """A parameter at x and with a gradient there, whatever it holds itself by now."""
     at = x.detach()
-    grads = [torch.zeros_like(at) if grad is None else grad.detach()]
-    parts, state = opt._parts(group), opt.state[p]
+    grads: list[Tensor | None] = [torch.zeros_like(at) if grad is None else grad.detach()]
+    parts, state = opt._plan(group).of(p), opt.state[p]
     scalars = {name: state[name] for name in parts.matrix.scalars}
     return View(group, parts, [at], grads, [state], scalars).bound()
 
@@ -154,7 +154,7 @@ def _line_9(tally: Tally, views: list[View]) -> None:
     for c in views:
         gamma = rate(c)
         if c.free:
-            direction = c.matrix.solve(c, c.g) if c.direction is None else c.direction
+            direction = line_9.direction(c, c.g)
             if c.decay != 0:
                 direction = direction + x_of(c) * c.decay
         else:

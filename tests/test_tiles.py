@@ -5,8 +5,7 @@ import torch
 
 from problems import Live
 from superadam import SuperAdam, estimators, iterates, matrices, penalties, schedules, sets
-from superadam._step import compiled
-from superadam._step import tiles as pieces
+from superadam._step import compiled, tiles
 from superadam.matrices import Matrix
 from ways import MATRICES, VARIANTS, equal, result, tiny
 
@@ -91,7 +90,7 @@ CUT = [60] * 5
 @pytest.mark.parametrize("compile", [False, True])
 @pytest.mark.parametrize("matrix", [NormalisedRows(), Recording()])
 def test_part_that_does_not_say_elementwise_sees_whole_tensors(matrix, tau, compile, monkeypatch):
-    monkeypatch.setattr(compiled, "call", None)
+    monkeypatch.setattr(compiled, "_call", None)
     seen, x = sizes(matrix=matrix, tau=tau, compile=compile)
     assert seen == [300]
     equal(x, sizes(matrix=matrix, tau=tau, foreach=True)[1])
@@ -195,8 +194,8 @@ TILE = 1 << 12
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(pieces, "TILE", TILE)
-    monkeypatch.setattr(pieces, "SMALL", TILE // 32)
+    monkeypatch.setattr(tiles, "TILE", TILE)
+    monkeypatch.setattr(tiles, "SMALL", TILE // 32)
 
 
 @pytest.mark.usefixtures("small_tiles")

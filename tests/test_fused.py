@@ -10,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from superadam import SuperAdam, matrices, penalties, schedules, sets
-from superadam._step import fused as kernels
-from superadam._step import tiles as pieces
+from superadam._step import fused, tiles
 from ways import MATRICES, VARIANTS, Problem, equal, result, tiny, train
 
 assert tiny  # a fixture is used by its name
@@ -204,10 +203,10 @@ def test_restarted_step(matrix):
 )
 def test_line_9_after_the_kernel(options, monkeypatch):
     """The kernel makes x_t - γ H_t⁻¹ g_t, and the set sees it: whole where it must, in pieces where it may."""
-    monkeypatch.setattr(pieces, "TILE", 64)
+    monkeypatch.setattr(tiles, "TILE", 64)
     parameters = [((150,), "contiguous", "alike", ()), ((12, 11), "contiguous", "alike", ())]
     for matrix in ("case 1", "case 1, corrected", "AMSGrad, corrected"):
-        with mock.patch.object(kernels, "_adamw", wraps=kernels._adamw) as kernel:
+        with mock.patch.object(fused, "_adamw", wraps=fused._adamw) as kernel:
             actual = result(parameters=parameters, matrix=MATRICES[matrix], **options)
         assert kernel.called
         equal(actual, result(parameters=parameters, matrix=MATRICES[matrix], foreach=True, **options))
@@ -249,7 +248,7 @@ def test_no_synchronisation_with_a_device(name, devices, tensor_lr, monkeypatch)
     options, kernel, _ = WITH_KERNEL[name]
     log = []
     for attribute in ("_adam", "_adamw", "_sgd", "_adagrad"):
-        monkeypatch.setattr(kernels, attribute, functools.partial(recorder, log, attribute))
+        monkeypatch.setattr(fused, attribute, functools.partial(recorder, log, attribute))
     # The binding of Tensor.copy_ asks for a CUDA driver before it gets to the fake tensor; the operator does not.
     monkeypatch.setattr(torch.Tensor, "copy_", lambda x, y: torch.ops.aten.copy_.default(x, y))
     with FakeTensorMode():
