@@ -12,6 +12,7 @@ from torch import Tensor
 from superadam import kernels, lines, refusals, steps
 from superadam.base import ComposedOptimizer, State
 from superadam.chunks import Chunk, Scalars, Sums, state_dtype
+from superadam.compiled import eagerly
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
 from superadam.options import gamma_of as _gamma
@@ -145,6 +146,7 @@ class AlgorithmOne(ComposedOptimizer):
             for c in clipped:
                 c.g.mul_(factor.to(c.params[0].device))
 
+    @eagerly
     def flush(self) -> None:
         """Take the moves that are still pending, at the end of training with τ > 0.
 
@@ -213,6 +215,7 @@ class AlgorithmOne(ComposedOptimizer):
                     precisely(c, c.estimator.settle)
             yield
 
+    @eagerly
     def restart(self) -> None:
         """Forget g: the next gradient of every parameter is its g, as at the start. H and the step counts stay.
 

@@ -7,9 +7,10 @@ formulas of t) comes in as 0-d tensors, so a kernel is never made again.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -17,7 +18,25 @@ from torch import Tensor
 from superadam.chunks import Chunk, Line, Sums, state_dtype
 from superadam.tensors import Scalar, flattened, tracing
 
-__all__ = ["call"]
+__all__ = ["call", "eagerly"]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def eagerly(method: Method) -> Method:
+    """Let torch.compile, of a method or of a function that calls it, leave the method as it is.
+
+    A step chooses kernels itself, and torch's fused ones cannot be traced.
+    """
+
+    @functools.wraps(method)
+    def call(*args: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(method)(*args, **options)
+        return method(*args, **options)
+
+    return cast(Method, call)
+
 
 Formula = Callable[[Any, float], Any]
 # What of a param group the lines look at.

@@ -12,6 +12,7 @@ from torch.optim.optimizer import ParamsT
 
 from superadam import options, refusals, replay, scaling, theory
 from superadam.algorithm import AlgorithmOne
+from superadam.compiled import eagerly
 from superadam.estimators import Estimator
 from superadam.matrices import Matrix
 from superadam.monitor.composer import PerParameterMetrics
@@ -163,6 +164,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
     def step(self, closure: None = None) -> None: ...
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
+    @eagerly
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take in one batch. With a closure, return the loss of its first evaluation.
 
