@@ -93,8 +93,8 @@ def test_no_step_compiles_anything_again():
     torch._dynamo.reset()
     x = torch.ones(3, requires_grad=True)
     opt = create("adamw", [x])
-    step = torch.compile(opt.step, backend="aot_eager")
     scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.9)
+    step = torch.compile(opt.step, backend="aot_eager")
     frames = []
     for _ in range(6):
         x.grad = x.detach().clone()
