@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from superadam import checkpoints, options, replay, rounding, steps
+from superadam import checkpoints, options, recipes, replay, rounding, steps, twins
 from superadam.chunks import Chunk, real, state_dtype
 from superadam.matrices import Matrix
 from superadam.options import Composition
@@ -69,6 +69,7 @@ class ComposedOptimizer(Optimizer):
 
     def _normalise(self) -> None:
         """Turn parts that the user has assigned to a group into plain data, and drop what only the old ones knew."""
+        recipes.follow(self)
         for group in self.param_groups:
             group.update(options.normalised(group))
             parts = self._parts(group)
@@ -206,12 +207,14 @@ class ComposedOptimizer(Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
+            recipes.follow(self)  # a group may have a method's options of its own
             self._check_places(group)
             self._enter(group)
-        except ValueError:  # of the set: complex or not finite, or of a shape that it is not for
+        except (TypeError, ValueError):  # say, of the set: complex or not finite, or of a shape that it is not for
             self.param_groups.pop()
             raise
         self._inside.append(self._parts(group).constraint)
+        options.warn_of_fused(self._parts(group), group)
 
     def _check_places(self, group: dict[str, Any]) -> None:
         """Refuse a group whose parts cannot work on parameters where these are."""
@@ -272,21 +275,26 @@ class ComposedOptimizer(Optimizer):
         Where both sides know the names of the parameters (of a module, or of `named_parameters()`), each parameter gets
         the state that was saved under its name, and other names are refused. Without names, as in torch, parameters
         are paired by their position, and the model must define its layers in the same order.
+
+        A method that torch has (`create("adamw")`, …) loads the checkpoints of torch's optimizer too.
         """
         self._normalise()
+        state_dict = twins.from_torch(self, checkpoints.rejoined(state_dict))
         with checkpoints.watched(self):
-            super().load_state_dict(checkpoints.rejoined(state_dict))
+            super().load_state_dict(state_dict)
 
     def _loaded(self, loaded: dict[str, Any]) -> None:
         """Before the user's own post hooks."""
         checkpoints.keep_dtypes(self, loaded)
         self._open_batch = self._last_half = None
         self._never_stepped = {}
+        recipes.adopt(self)
         self._tie_scalars()
         self._inside = [self._parts(group).constraint for group in self.param_groups]
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
 
     def __getstate__(self) -> dict[str, Any]:
+        recipes.follow(self)
         own = ("gradient_evaluations", "_modules", "_open_batch")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 

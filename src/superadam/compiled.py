@@ -32,7 +32,7 @@ def eagerly(method: Method) -> Method:
     @functools.wraps(method)
     def call(*args: Any, **options: Any) -> Any:
         if torch.compiler.is_compiling():
-            return torch.compiler.disable(method)(*args, **options)
+            return torch.compiler.disable(method)(*args, **options)  # type: ignore[no-untyped-call]
         return method(*args, **options)
 
     return cast(Method, call)

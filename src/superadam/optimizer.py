@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from superadam import options, refusals, replay, scaling, theory
+from superadam import options, recipes, refusals, replay, scaling, theory
 from superadam.algorithm import AlgorithmOne
 from superadam.compiled import eagerly
 from superadam.estimators import Estimator
@@ -84,7 +84,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             float32 too. Parameters in float32 or float64 are not concerned.
         foreach: work on lists of tensors; default: on accelerators. False takes every tensor by itself.
         fused: torch's fused kernels; default: where the composition coincides with one (case 1, AMSGrad, AdaGrad, and
-            H_t = b I, all with τ = 0). True is refused where it does not.
+            H_t = b I, all with τ = 0). True where it does not is a warning, and changes nothing.
         compile: a kernel of our own, on the CPU, for compositions that treat every coordinate by itself; it is made in
             the first steps, which takes seconds. A set does not look for numbers that are not finite then.
         capturable: keep the step count on the device, for CUDA graphs.
@@ -157,8 +157,9 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             "capturable": capturable,
             "differentiable": differentiable,
         }
+        method = unknown.pop("method", None)  # from the zoo: which one, with what options of its own
         options.refuse_unknown(unknown, defaults)
-        super().__init__(params, defaults)
+        super().__init__(params, {**defaults, **recipes.view(method, defaults)})
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -183,6 +184,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             self.init_state()
             return None
         self._unmark()
+        recipes.follow(self)
         self._enter_changed_sets()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             if closure is None:

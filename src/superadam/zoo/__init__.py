@@ -19,6 +19,7 @@ adabound: Adam's learning rates between bounds that close in on SGD's
 adagrad_norm: one learning rate from the summed gradient norms
 """
 
+from superadam.twins import torch_state_dict
 from superadam.zoo.adam_family import adabelief, adabound, adam, adamw, amsgrad, generalized_adam, padam, yogi
 from superadam.zoo.faster import adam_plus, mars, mars_approx, nigt, sdlbfgs, storm, super_adam, super_adam_plus
 from superadam.zoo.first_order import adadelta, adagrad, adagrad_norm, adaptive_sgd, sadagrad, sc_adagrad, sgd
@@ -51,5 +52,6 @@ __all__ = [
     "storm",
     "super_adam",
     "super_adam_plus",
+    "torch_state_dict",
     "yogi",
 ]

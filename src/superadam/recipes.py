@@ -1,0 +1,144 @@
+"""Methods of the literature under their own options: which parts `betas` or `momentum` make, and what becomes of g.
+
+A param group of such a method holds its options beside its parts, `group["betas"]`, where torch's schedulers
+(OneCycleLR, CyclicLR) and others write. `group["method"]` says which options the parts were made of: where the two
+differ, the parts follow before the next step.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from superadam.estimators import Corrected, Estimator, Recursive, Transport
+from superadam.parts import Part
+
+if TYPE_CHECKING:
+    from superadam.base import ComposedOptimizer
+    from superadam.twins import Twin
+
+__all__ = ["RECIPES", "Recipe", "adopt", "follow", "recipe", "view"]
+
+Parts = dict[str, Any]
+
+
+class Recipe(NamedTuple):
+    """What a method makes of its own options."""
+
+    parts: Callable[..., Parts]
+    """The parts by the names of `SuperAdam`'s options, given the method's."""
+    scale: Callable[..., Any] | None
+    """g_t over the average that the method itself keeps, given t and the options: the average stays when they change. 0
+    where the method keeps none."""
+    twin: Twin | None
+    """The optimizer of torch that the method equals."""
+
+
+RECIPES: dict[str, Recipe] = {}
+
+
+def recipe(
+    name: str, *, scale: Callable[..., Any] | None = None, twin: Twin | None = None
+) -> Callable[[Callable[..., Parts]], Callable[..., Parts]]:
+    """Make a function from options to parts known as the recipe of a method."""
+
+    def known(parts: Callable[..., Parts]) -> Callable[..., Parts]:
+        RECIPES[name] = Recipe(parts, scale, twin)
+        return parts
+
+    return known
+
+
+def view(method: dict[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:
+    """What a group holds of its method, unless the schedule is not the method's: then its β₁ would mean nothing."""
+    if method is None:
+        return {}
+    mine = RECIPES[method["type"]].parts(**method["options"])
+    return {"method": method, **method["options"]} if _same(options["schedule"], mine["schedule"]) else {}
+
+
+def follow(opt: ComposedOptimizer) -> None:
+    """Let the parts, and g, follow the options of a method that were changed since the last step."""
+    for group in opt.param_groups:
+        method = group.get("method")
+        if method is not None and not method["options"].items() <= group.items():
+            _follow(opt, group, method)
+
+
+def _follow(opt: ComposedOptimizer, group: dict[str, Any], method: dict[str, Any]) -> None:
+    recipe, before = RECIPES[method["type"]], method["options"]
+    now = {name: group[name] for name in before}
+    made, wanted = recipe.parts(**before), recipe.parts(**now)
+    for name in wanted:
+        if made[name] != wanted[name] and not _same(group[name], made[name]):
+            changed = ", ".join(n for n in now if now[n] != before[n])
+            raise ValueError(
+                f"{changed} of a param group was changed, but its {name} is not the one that {method['type']} makes of "
+                f"it: change group[{name!r}] instead, or leave {changed} as it was"
+            )
+    if group["compile"] and opt.state:
+        warnings.warn(
+            "A change of the options of a method asks for a new compiled kernel, which takes seconds: these parameters "
+            "go on without compile=True. With OneCycleLR or CyclicLR, cycle_momentum=False keeps it.",
+            stacklevel=2,
+        )
+        group["compile"] = False
+    estimator = opt._parts(group).estimator
+    group.update({name: wanted[name].spec() for name in wanted if made[name] != wanted[name]})
+    group["method"] = {**method, "options": now}
+    opt._parts_of.clear()  # which would hold the parts of every step
+    if recipe.scale is not None and _averages(estimator):
+        _rescale(opt, group, recipe.scale, before, now)
+
+
+def _same(choice: object, part: Part) -> bool:
+    return (choice.spec() if isinstance(choice, Part) else choice) == part.spec()
+
+
+def _averages(estimator: Estimator) -> bool:
+    """Whether g_t is a multiple of an average of gradients, and of nothing else."""
+    return isinstance(estimator, Corrected | Transport) or (isinstance(estimator, Recursive) and estimator.tau == 0)
+
+
+@torch.no_grad()
+def _rescale(
+    opt: ComposedOptimizer,
+    group: dict[str, Any],
+    scale: Callable[..., Any],
+    before: dict[str, Any],
+    now: dict[str, Any],
+) -> None:
+    by_t: dict[int, list[Tensor]] = {}
+    for p in group["params"]:
+        state = opt.state.get(p, {})
+        if "g" not in state:
+            continue
+        t = state["step"]
+        if isinstance(t, Tensor):
+            t = t.to(torch.float32 if t.device.type == "mps" else torch.float64)
+            factor = torch.where(t > 0, scale(t, **now) / scale(t, **before), 1.0)
+            state["g"] = state["g"] * factor if group["differentiable"] else state["g"].mul_(factor)
+        elif t > 0 and scale(t, **before) == 0:
+            del state["g"]  # the average begins with the next gradient
+        elif t > 0 and group["differentiable"]:  # what autograd has saved must not be written into
+            state["g"] = state["g"] * (scale(t, **now) / scale(t, **before))
+        elif t > 0:
+            by_t.setdefault(t, []).append(state["g"])
+    for t, tensors in by_t.items():
+        factor = scale(t, **now) / scale(t, **before)
+        if factor != 1:
+            torch._foreach_mul_(tensors, factor)
+
+
+def adopt(opt: ComposedOptimizer) -> None:
+    """Give the groups of a checkpoint that is older than this module what they would hold now."""
+    method = opt.defaults.get("method")
+    for group in opt.param_groups:
+        if method is not None and "method" not in group:
+            made = RECIPES[method["type"]].parts(**method["options"])
+            if all(_same(group[name], made[name]) for name in made):
+                group.update(view(method, group))
