@@ -107,15 +107,14 @@ OF_PARTS = {
 }
 
 
-def instead_of(name: str, known: Iterable[str]) -> str:
+def instead_of(name: str, known: Iterable[str], hints: dict[str, str] = OF_TORCH) -> str:
     """The end of an error message about an unknown option."""
-    hint = {**OF_TORCH, **OF_PARTS}.get(name)
-    return nearest(name, known) if hint is None else f"write {hint}"
+    return f"write {hints[name]}" if name in hints else nearest(name, known)
 
 
 def refuse_unknown(unknown: dict[str, Any], known: dict[str, Any]) -> None:
     for name in unknown:
-        raise TypeError(f"SuperAdam got an unknown option {name!r}: {instead_of(name, known)}")
+        raise TypeError(f"SuperAdam got an unknown option {name!r}: {instead_of(name, known, OF_TORCH | OF_PARTS)}")
 
 
 def refuse_misspelt(group: dict[str, Any], known: dict[str, Any]) -> None:

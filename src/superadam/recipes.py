@@ -112,26 +112,25 @@ def _rescale(
     before: dict[str, Any],
     now: dict[str, Any],
 ) -> None:
-    by_t: dict[int, list[Tensor]] = {}
+    together: dict[float, list[Tensor]] = {}
     for p in group["params"]:
         state = opt.state.get(p, {})
-        if "g" not in state:
+        t = state.get("step", 0)
+        on_device = isinstance(t, Tensor)
+        if "g" not in state or (not on_device and t == 0):
             continue
-        t = state["step"]
-        if isinstance(t, Tensor):
+        if on_device:
             t = t.to(torch.float32 if t.device.type == "mps" else torch.float64)
-            factor = torch.where(t > 0, scale(t, **now) / scale(t, **before), 1.0)
-            state["g"] = state["g"] * factor if group["differentiable"] else state["g"].mul_(factor)
-        elif t > 0 and scale(t, **before) == 0:
+        old, new = scale(t, **before), scale(t, **now)
+        if not isinstance(old, Tensor) and old == 0:
             del state["g"]  # the average begins with the next gradient
-        elif t > 0 and group["differentiable"]:  # what autograd has saved must not be written into
-            state["g"] = state["g"] * (scale(t, **now) / scale(t, **before))
-        elif t > 0:
-            by_t.setdefault(t, []).append(state["g"])
-    for t, tensors in by_t.items():
-        factor = scale(t, **now) / scale(t, **before)
-        if factor != 1:
-            torch._foreach_mul_(tensors, factor)
+        elif on_device or group["differentiable"]:  # what autograd has saved must not be written into
+            factor = torch.where(t > 0, new / old, 1.0) if isinstance(old, Tensor) else new / old
+            state["g"] = state["g"] * factor
+        elif new != old:
+            together.setdefault(new / old, []).append(state["g"])
+    for factor, tensors in together.items():
+        torch._foreach_mul_(tensors, factor)
 
 
 def adopt(opt: ComposedOptimizer) -> None:

@@ -112,7 +112,7 @@ def _difference(
     mine = group["decoupled_weight_decay"] if group is not None else None
     decoupled = theirs.get("decoupled_weight_decay", mine if twin.decouples else False)  # torch has it since 2.7
     if mine is not None and theirs["weight_decay"] != 0 and decoupled != mine:
-        return f"has decoupled_weight_decay={decoupled}"
+        return f"has decoupled_weight_decay={decoupled}, and {mine} here"
     known = {*twin.buffers, *(["step"] if twin.counts else [])}
     for state in states:
         for name in state.keys() - known:
