@@ -210,6 +210,10 @@ def test_checkpoints_of_the_version_before_can_be_cycled():
     for name in ("method", "betas", "eps"):
         del old["param_groups"][0][name]
     opt.load_state_dict(old)
+    other = create("adamw", [x], betas=(0.7, 0.9))
+    other.load_state_dict(old)
+    assert "betas" not in other.param_groups[0]  # not those of its parts
+    assert other.param_groups[0]["schedule"]["beta"] == 0.8
     OneCycleLR(opt, max_lr=0.1, total_steps=10)
     x.grad = torch.ones(2)
     opt.step()

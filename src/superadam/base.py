@@ -288,7 +288,7 @@ class ComposedOptimizer(Optimizer):
         checkpoints.keep_dtypes(self, loaded)
         self._open_batch = self._last_half = None
         self._never_stepped = {}
-        recipes.adopt(self)
+        recipes.adopt(self, loaded["param_groups"])
         self._tie_scalars()
         self._inside = [self._parts(group).constraint for group in self.param_groups]
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)

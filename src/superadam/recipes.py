@@ -133,11 +133,13 @@ def _rescale(
         torch._foreach_mul_(tensors, factor)
 
 
-def adopt(opt: ComposedOptimizer) -> None:
-    """Give the groups of a checkpoint that is older than this module what they would hold now."""
-    method = opt.defaults.get("method")
-    for group in opt.param_groups:
-        if method is not None and "method" not in group:
+def adopt(opt: ComposedOptimizer, saved: list[dict[str, Any]]) -> None:
+    """Groups from checkpoints that are older than this module have got the options that `opt` was made with. Keep them
+    if they are those of their parts."""
+    for group, theirs in zip(opt.param_groups, saved, strict=True):
+        method = group.get("method")
+        if method is not None and "method" not in theirs:
             made = RECIPES[method["type"]].parts(**method["options"])
-            if all(_same(group[name], made[name]) for name in made):
-                group.update(view(method, group))
+            if not all(_same(group[name], made[name]) for name in made):
+                for name in ("method", *method["options"]):
+                    del group[name]

@@ -1,7 +1,9 @@
 r"""The methods of the literature, each a composition of the same parts.
 
 Every builder returns a `SuperAdam`; what is not said in its signature (`maximize`, `foreach`, `clip`, …) is passed
-on. Where torch has the method, names and defaults are torch's, and the result equals torch's.
+on. Where torch has the method, names and defaults are torch's, the result equals torch's, and checkpoints go both ways
+(`load_state_dict`, `torch_state_dict`). `betas`, `momentum` and the options that come with them are kept in the param
+groups, where they can be set for each group and be changed by schedulers.
 
 >>> import torch
 >>> model = torch.nn.Linear(3, 1)
