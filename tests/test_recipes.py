@@ -195,6 +195,17 @@ def test_parts_of_the_users_own_stay():
         opt.step()
 
 
+def test_groups_of_one_optimizer_make_another():
+    x = torch.ones(2, requires_grad=True)
+    first = create("adamw", [x], betas=(0.8, 0.9))
+    second = SuperAdam([dict(group) for group in first.param_groups])
+    second.param_groups[0]["betas"] = (0.5, 0.9)
+    x.grad = torch.ones(2)
+    second.step()
+    assert second.param_groups[0]["schedule"] == {"type": "BiasCorrected", "beta": 0.5, "power": 0.0}
+    assert first.param_groups[0]["schedule"]["beta"] == 0.8
+
+
 def test_no_momentum_to_cycle_where_the_composition_has_none():
     x = torch.ones(2, requires_grad=True)
     for opt in (SuperAdam([x]), create("adagrad", [x]), create("storm", [x]), create("adamw", [x], schedule="Paper")):

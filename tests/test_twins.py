@@ -244,3 +244,20 @@ def test_a_set_here_takes_the_averages_from_there():
     opt.load_state_dict(stepped(torch.optim.AdamW).state_dict())
     assert opt.param_groups[0]["constraint"]["type"] == "Box"
     assert opt.state[x]["step"] == 1
+
+
+def test_parameters_are_matched_by_name():
+    """Where both sides have names, as with checkpoints of our own."""
+    a, b = (torch.full((2,), value, requires_grad=True) for value in (1.0, 2.0))
+    theirs = torch.optim.AdamW([("a", a), ("b", b)])
+    for p in (a, b):
+        p.grad = p.detach().clone()
+    theirs.step()
+    mine = create("adamw", [("b", b), ("a", a)])
+    mine.load_state_dict(theirs.state_dict())
+    for p in (a, b):
+        torch.testing.assert_close(mine.state[p]["v"], theirs.state[p]["exp_avg_sq"], rtol=0, atol=0)
+    back = torch.optim.AdamW([("b", b), ("a", a)])
+    back.load_state_dict(zoo.torch_state_dict(mine))
+    for p in (a, b):
+        torch.testing.assert_close(back.state[p], theirs.state[p], rtol=1e-6, atol=0)

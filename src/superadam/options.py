@@ -120,7 +120,7 @@ def refuse_unknown(unknown: dict[str, Any], known: dict[str, Any]) -> None:
 def refuse_misspelt(group: dict[str, Any], known: dict[str, Any]) -> None:
     """A param group may carry keys of the user's own, but not one that is almost an option, or one of torch's."""
     for name in group.keys() - known.keys() - {"params", "param_names", "initial_lr", "max_lr", "min_lr", "swa_lr"}:
-        if name in OF_TORCH and group[name]:  # amsgrad=False asks for nothing
+        if name in OF_TORCH and group[name] and "method" not in group:  # amsgrad=False asks for nothing
             raise ValueError(f"Unknown option {name!r} in a param group of this composition: write {OF_TORCH[name]}")
         close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.75)
         if close and abs(len(close[0]) - len(name)) <= 2:  # weight_decay_mult is no misspelling

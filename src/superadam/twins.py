@@ -69,8 +69,8 @@ def from_torch(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> dict[str, 
                 "method": {**method, "options": now},
             }
         )
-        for index, p, state in zip(theirs["params"], group["params"], states, strict=False):
-            ours = _ours(recipe, now, p, state)
+        for index, state in zip(theirs["params"], states, strict=True):
+            ours = _ours(recipe, now, state)
             if ours:
                 found["state"][index] = ours
     return found
@@ -122,13 +122,13 @@ def _difference(
     return None
 
 
-def _ours(recipe: Recipe, options: dict[str, Any], p: Tensor, state: dict[str, Any]) -> dict[str, Any]:
+def _ours(recipe: Recipe, options: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     twin: Any = recipe.twin
     held: dict[str, Any] = {ours: state.get(theirs) for theirs, ours in twin.buffers.items()}
     if any(tensor is None for tensor in held.values()):  # no step was taken, or SGD has no momentum
         return {}
     t = int(state["step"]) if twin.counts else 1
-    buffers = {ours: real(tensor).to(state_dtype(p), copy=True) for ours, tensor in held.items()}
+    buffers = {ours: real(tensor).to(state_dtype(tensor), copy=True) for ours, tensor in held.items()}
     if "g" not in buffers:  # it is the newest gradient, and the next one takes its place
         buffers["g"] = torch.zeros_like(next(iter(buffers.values())))
     elif recipe.scale is not None and t > 0:
