@@ -1,6 +1,8 @@
 """torch's fused kernels run the step where they coincide with it, and only there."""
 
+import copy
 import functools
+import warnings
 from unittest import mock
 
 import pytest
@@ -9,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from superadam import SuperAdam, matrices, penalties, schedules, sets
+from superadam import SuperAdam, create, list_methods, matrices, penalties, schedules, sets
 from superadam._step import fused, tiles
 from ways import MATRICES, VARIANTS, Problem, equal, result, tiny, train
 
@@ -135,15 +137,57 @@ def test_no_kernel_where_it_would_be_another_step(name):
     assert not any(op.startswith("_fused") for op in operators(**WITHOUT_KERNEL[name]))
 
 
+NO_KERNEL = r"torch has no fused kernel for this composition .*run by torch's other operations, as without fused=True"
+
+
+@pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("name", WITHOUT_KERNEL)
-def test_fused_is_refused_where_there_is_no_kernel(name):
+def test_fused_without_a_kernel_is_a_warning_and_no_change(name):
+    """In the constructor and in a group; a checkpoint says nothing more."""
+    options = WITHOUT_KERNEL[name]
     p = torch.zeros(3, requires_grad=True)
-    with pytest.raises(ValueError, match=r"torch has no fused kernel for this composition .*or use compile=True"):
-        SuperAdam([p], fused=True, **WITHOUT_KERNEL[name])
+    with pytest.warns(UserWarning, match=NO_KERNEL):
+        asked = operators(fused=True, **options)
+    assert asked == operators(**options)
     opt = SuperAdam([torch.ones(1, requires_grad=True)], fused=True)
-    with pytest.raises(ValueError, match="torch has no fused kernel"):
-        opt.add_param_group({"params": [p], **WITHOUT_KERNEL[name]})
-    assert len(opt.param_groups) == 1
+    with pytest.warns(UserWarning, match=NO_KERNEL):
+        opt.add_param_group({"params": [p], **options})
+    opt.load_state_dict(opt.state_dict())
+    copy.deepcopy(opt)
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_every_method_takes_fused(name):
+    """The same steps, with at most one kind of warning."""
+    results = []
+    for options in ({}, {"fused": True}):
+        x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="fused=True: torch has no fused kernel")
+            opt = create(name, [x], lr=0.1, **options)
+
+        def closure(x=x, opt=opt):
+            opt.zero_grad()
+            loss = (x.exp() - x).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            opt.step(closure)
+        results.append(x.detach())
+    assert torch.equal(*results)
+
+
+def test_the_warning_about_fused_comes_once():
+    """For each composition, by the registry of `warnings`."""
+    x = torch.zeros(3, requires_grad=True)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for _ in range(5):
+            create("yogi", [x], fused=True, initial_accumulator=0.123)
+    assert len(seen) == 1
+    with pytest.warns(UserWarning, match="by the kernel of compile=True"):
+        create("yogi", [x], fused=True, compile=True)
 
 
 def test_ways_that_exclude_each_other_are_refused():

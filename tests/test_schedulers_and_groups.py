@@ -1,14 +1,16 @@
 """Learning rates that change, groups that differ, gradients that come and go: against a loop of plain formulas."""
 
 import dataclasses
+import inspect
 import math
+import re
 
 import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from problems import CASES, LR, Stochastic
-from superadam import SuperAdam, matrices, schedules, twice
+from superadam import SuperAdam, create, estimators, matrices, options, schedules, twice, zoo
 
 SHAPES = [(3,), (2, 2), ()]
 TAUS = pytest.mark.parametrize("tau", [0.0, 1.0])
@@ -484,3 +486,50 @@ def test_a_matrix_by_name_is_the_matrix(x, spelling):
     by_name, by_object = (SuperAdam([x], matrix=m) for m in (spelling, matrices.GradientNorm()))
     assert by_name.param_groups[0]["matrix"] == by_object.param_groups[0]["matrix"]
     assert repr(by_name) == repr(by_object)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("betas", r'create\("adamw", params, betas=…\), or .*matrix=SecondMoment\(beta=…, lam=…\)'),
+        ("eps", r'create\("adamw", params, eps=…\), or matrix=SecondMoment\(beta=…, lam=…\)'),
+        ("momentum", r'create\("sgd", params, momentum=…\), or schedule=Constant\(alpha=1 - momentum\)'),
+        ("amsgrad", r'create\("amsgrad", params\), or matrix=AMSGrad\(beta=…, lam=…\)'),
+        ("nesterov", r"estimator=Corrected\(.*previous_batch=True\)"),
+        ("rho", r'create\("adadelta", params, rho=…\)'),
+        ("lam", r"matrix=SecondMoment\(beta=…, lam=…\)"),
+        ("c", r"schedule=Paper\(k=…, m=…, c=…\)"),
+        ("gamma", "lr=…"),
+    ],
+)
+def test_options_of_torch_and_of_parts_say_what_to_write(x, name, instead):
+    with pytest.raises(TypeError, match=f"SuperAdam got an unknown option '{name}': write {instead}"):
+        SuperAdam([x], **{name: 0.5})
+
+
+TORCH = [getattr(torch.optim, name) for name in ("SGD", "Adam", "AdamW", "Adagrad", "Adadelta")]
+
+
+@pytest.mark.parametrize("name", sorted({name for theirs in TORCH for name in inspect.signature(theirs).parameters}))
+def test_no_option_of_torch_is_ignored(x, name):
+    """In the constructor it is known, or refused; in a group it is known, refused, or asks for nothing."""
+    known = {*inspect.signature(SuperAdam).parameters} - {"unknown"}
+    if name in known:
+        return
+    for build in (lambda: SuperAdam([x], **{name: True}), lambda: create("storm", [x], **{name: True})):
+        with pytest.raises(TypeError, match=f"unknown option '{name}': write"):
+            build()
+    with pytest.raises(ValueError, match=f"Unknown option '{name}' in a param group of this composition: write"):
+        SuperAdam([{"params": [x], name: True}])
+
+
+def test_what_to_write_can_be_written(x):
+    """The words of the messages, as code."""
+    for instead in (*options.OF_TORCH.values(), *options.OF_PARTS.values()):
+        for part in re.findall(r"(\w+)=([A-Z]\w+)\(([^)]*)\)", instead):
+            kind, name, arguments = part
+            fields = re.findall(r"(\w+)=", arguments)
+            cls = getattr({"matrix": matrices, "schedule": schedules, "estimator": estimators}[kind], name)
+            assert set(fields) <= cls.__dataclass_fields__.keys()
+        for name, arguments in re.findall(r'create\("(\w+)", params([^)]*)\)', instead):
+            assert set(re.findall(r"(\w+)=", arguments)) <= inspect.signature(zoo.METHODS[name]).parameters.keys()

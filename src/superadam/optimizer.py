@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from superadam import theory
-from superadam._state import options, refusals, replay
+from superadam._state import options, recipes, refusals, replay
 from superadam._state import scaler as scaling
 from superadam._state.sharding import local, over_ranks, sharding
 from superadam._step.algorithm import AlgorithmOne
+from superadam._step.compiled import eagerly
 from superadam.estimators import Estimator
 from superadam.iterates import Iterate
 from superadam.matrices import Matrix
@@ -88,7 +89,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             float32 too. Parameters in float32 or float64 are not concerned.
         foreach: work on lists of tensors; default: on accelerators. False takes every tensor by itself.
         fused: torch's fused kernels; default: where the composition coincides with one (case 1, AMSGrad, AdaGrad, and
-            H_t = b I, all with τ = 0). True is refused where it does not.
+            H_t = b I, all with τ = 0). True where it does not is a warning, and changes nothing.
         compile: a kernel of our own, on the CPU, for compositions that treat every coordinate by itself; it is made in
             the first steps, which takes seconds. A set does not look for numbers that are not finite then.
         capturable: keep the step count on the device, for CUDA graphs.
@@ -163,13 +164,15 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             "capturable": capturable,
             "differentiable": differentiable,
         }
+        method = unknown.pop("method", None)  # from the zoo: which one, with what options of its own
         options.refuse_unknown(unknown, defaults)
-        super().__init__(params, defaults)
+        super().__init__(params, {**defaults, **recipes.view(method, defaults)})
 
     @overload
     def step(self, closure: None = None) -> None: ...
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
+    @eagerly
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take in one batch. With a closure, return the loss of its first evaluation.
 
@@ -187,6 +190,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         if closure is None and not self.state and replay.current() is None and self._nothing_to_learn():
             self.init_state()
             return None
+        recipes.follow(self)
         two_point = self.two_point
         self._enter_changed_sets()
         with torch.set_grad_enabled(self.defaults["differentiable"]):

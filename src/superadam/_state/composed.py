@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from superadam._state import formats, loading, options, precision, replay
+from superadam._state import formats, loading, options, precision, recipes, replay, twins
 from superadam._state.options import Composition
 from superadam._state.phases import BETWEEN, PENDING, START
 from superadam._state.plans import Plan
@@ -77,6 +77,7 @@ class ComposedOptimizer(Optimizer):
 
     def _normalise(self) -> None:
         """Turn parts that the user has assigned to a group into plain data, and drop what only the old ones knew."""
+        recipes.follow(self)
         for group in self.param_groups:
             group.update(options.normalised(group))
         self._plans = [Plan(group) for group in self.param_groups]
@@ -173,14 +174,16 @@ class ComposedOptimizer(Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
+            recipes.follow(self)  # a group may have a method's options of its own
             self._plans.append(Plan(group))
             self._check_places(group)
             self._enter(group)
-        except ValueError:  # of the set: complex or not finite, or of a shape that it is not for
+        except (TypeError, ValueError):  # say, of the set: complex or not finite, or of a shape that it is not for
             self.param_groups.pop()
             del self._plans[len(self.param_groups) :]
             raise
         self._inside.append(self._parts(group).constraint)
+        options.warn_of_fused(self._parts(group), group)
 
     def _check_places(self, group: dict[str, Any]) -> None:
         """Refuse a group whose parts cannot work on its parameters, where these are."""
@@ -244,14 +247,18 @@ class ComposedOptimizer(Optimizer):
         Where both sides know the names of the parameters (of a module, or of `named_parameters()`), each parameter gets
         the state that was saved under its name, and other names are refused. Without names, as in torch, parameters
         are paired by their position, and the model must define its layers in the same order.
+
+        A method that torch has (`create("adamw")`, …) loads the checkpoints of torch's optimizer too.
         """
         self._plans_of_now()
+        state_dict = twins.from_torch(self, formats.current(loading.rejoined(state_dict)))
         with loading.watched(self):
-            super().load_state_dict(formats.current(loading.rejoined(state_dict)))
+            super().load_state_dict(state_dict)
 
     def _loaded(self, loaded: dict[str, Any]) -> None:
         """Before the user's own post hooks."""
         loading.keep_dtypes(self, loaded)
+        recipes.adopt(self, loaded["param_groups"])
         self._as_new()
         for plan, p, _ in self._everything():  # what an older version did not keep
             self._complete(plan, p)
@@ -266,6 +273,7 @@ class ComposedOptimizer(Optimizer):
         self._inside = [plan.parts.constraint for plan in self._plans]
 
     def __getstate__(self) -> dict[str, Any]:
+        recipes.follow(self)
         own = ("gradient_evaluations", "_modules", "_open_batch", "_within")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 

@@ -101,6 +101,13 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
     if len(state_dict["param_groups"]) != len(opt.param_groups):
         return  # torch says it
     for i, (group, saved) in enumerate(zip(opt.param_groups, state_dict["param_groups"], strict=True)):
+        others = {} if "matrix" in saved else options.OF_TORCH.keys() & saved.keys()
+        if others:
+            raise ValueError(
+                f"The checkpoint is not one of this composition: its group {i} has no matrix, but "
+                f"{', '.join(sorted(others))}. Was it saved by another optimizer? Those of torch's are loaded by "
+                'create("adamw"), "adam", "amsgrad", "sgd", "adagrad" and "adadelta".'
+            )
         for name in ("tau", *options.KINDS):
             mine, theirs = (g[name]["type"] if isinstance(g.get(name), dict) else g.get(name) for g in (group, saved))
             if name in saved and mine != theirs:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
+import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch import Size, Tensor
@@ -112,14 +114,46 @@ class Composition(NamedTuple):
         return None if self.constraint is None else self.constraint.root_shape(x)
 
 
+# What torch's optimizers call their options, and how to say the same here.
+OF_TORCH = {
+    "betas": 'create("adamw", params, betas=…), or schedule=BiasCorrected(beta=…) for the first one and '
+    "matrix=SecondMoment(beta=…, lam=…) for the second",
+    "eps": 'create("adamw", params, eps=…), or matrix=SecondMoment(beta=…, lam=…), whose lam it is',
+    "momentum": 'create("sgd", params, momentum=…), or schedule=Constant(alpha=1 - momentum)',
+    "dampening": 'create("sgd", params, momentum=…, dampening=…)',
+    "nesterov": "estimator=Corrected(tau=1 - momentum, alpha=1 - momentum, bound=None, previous_batch=True) with "
+    "schedule=Constant(alpha=1 - momentum)",
+    "amsgrad": 'create("amsgrad", params), or matrix=AMSGrad(beta=…, lam=…)',
+    "rho": 'create("adadelta", params, rho=…), or matrix=AdaDelta(rho=…, eps=…)',
+    "lr_decay": 'create("adagrad", params, lr_decay=…), or schedule=Constant(decay=…)',
+    "initial_accumulator_value": 'create("adagrad", params, initial_accumulator_value=…), or matrix=AdaGrad(v_0=…)',
+}
+# What belongs to a part.
+OF_PARTS = {
+    "beta": "matrix=SecondMoment(beta=…, lam=…)",
+    "lam": "matrix=SecondMoment(beta=…, lam=…)",
+    "alpha": "schedule=Constant(alpha=…), the weight of the newest gradient in line 11",
+    "mu": "schedule=Constant(mu=…)",
+    "gamma": "lr=…",
+    **dict.fromkeys("kmc", "schedule=Paper(k=…, m=…, c=…)"),
+}
+
+
+def instead_of(name: str, known: Iterable[str], hints: dict[str, str] = OF_TORCH) -> str:
+    """The end of an error message about an unknown option."""
+    return f"write {hints[name]}" if name in hints else nearest(name, known)
+
+
 def refuse_unknown(unknown: dict[str, Any], known: dict[str, Any]) -> None:
     for name in unknown:
-        raise TypeError(f"SuperAdam got an unknown option {name!r}: {nearest(name, known)}")
+        raise TypeError(f"SuperAdam got an unknown option {name!r}: {instead_of(name, known, OF_TORCH | OF_PARTS)}")
 
 
 def refuse_misspelt(group: dict[str, Any], known: dict[str, Any]) -> None:
-    """A param group may carry keys of the user's own, but not one that is almost an option."""
+    """A param group may carry keys of the user's own, but not one that is almost an option, or one of torch's."""
     for name in group.keys() - known.keys() - {"params", "param_names", "initial_lr", "max_lr", "min_lr", "swa_lr"}:
+        if name in OF_TORCH and group[name] and "method" not in group:  # amsgrad=False asks for nothing
+            raise ValueError(f"Unknown option {name!r} in a param group of this composition: write {OF_TORCH[name]}")
         close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.75)
         if close and abs(len(close[0]) - len(name)) <= 2:  # weight_decay_mult is no misspelling
             raise ValueError(f"Unknown option {name!r} in a param group: {nearest(name, known)}")
@@ -163,15 +197,23 @@ def _check_ways(parts: Composition, options: dict[str, Any]) -> None:
             raise ValueError(f"{name}=True cannot be combined with differentiable=True: tensors are updated in place")
     if len(chosen) > 1:
         raise ValueError("foreach=True and fused=True are two ways to run a step: choose one")
-    if options["fused"] and not fused.there_is_a_kernel(View(options, parts, [], [], [], {})):
-        raise ValueError(
-            f"fused=True: torch has no fused kernel for this composition ({parts.estimator}, {parts.matrix}, "
-            f"{parts.schedule}, and the options). Leave fused out, or use compile=True, which makes one."
-        )
     if options["compile"]:
         for part in filter(None, parts):
             if part.on_host:
                 raise ValueError(f"{part} cannot be compiled: it decides by the step count on the host")
+
+
+def warn_of_fused(parts: Composition, options: dict[str, Any]) -> None:
+    """Programs pass fused=True to any optimizer: it means "as fast as you can"."""
+    if not options["fused"] or fused.there_is_a_kernel(View(options, parts, [], [], [], {})):
+        return
+    instead = "the kernel of compile=True" if options["compile"] else "torch's other operations"
+    hint = "" if options["compile"] else " On a CPU, compile=True makes a kernel for most compositions."
+    warnings.warn(
+        f"fused=True: torch has no fused kernel for this composition ({parts.estimator}, {parts.matrix}, "
+        f"{parts.schedule}, and the options). Its steps run by {instead}, as without fused=True.{hint}",
+        stacklevel=2,
+    )
 
 
 def gamma_of(group: dict[str, Any]) -> Scalar:

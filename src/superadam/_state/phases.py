@@ -5,6 +5,12 @@ START ──gradient──▶ READY ◀──flush── PENDING ──q──�
                       └──────────── restart ─────────────┴──▶ RESTARTED ──gradient──▶ READY or PENDING
 """
 
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
 START = "start"
 """Its state is there, and no gradient has been taken in."""
 READY = "ready"
@@ -18,3 +24,9 @@ RESTARTED = "restarted"
 
 UNESTIMATED = (START, RESTARTED)
 """The phases without a g."""
+
+
+def forget(state: dict[str, Any]) -> None:
+    """The next gradient is g."""
+    state["g"] = torch.zeros_like(state["g"])
+    state["phase"] = RESTARTED

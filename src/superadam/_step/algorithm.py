@@ -12,13 +12,13 @@ from torch import Tensor
 from superadam._state import refusals
 from superadam._state.composed import ComposedOptimizer, State
 from superadam._state.options import gamma_of
-from superadam._state.phases import BETWEEN, PENDING, READY, RESTARTED, START, UNESTIMATED
+from superadam._state.phases import BETWEEN, PENDING, READY, RESTARTED, START, UNESTIMATED, forget
 from superadam._state.plans import Plan
 from superadam._state.precision import precisely
 from superadam._state.replay import put_back
 from superadam._state.sharding import Sharding, local, over_ranks, sharding, sums_over_ranks
 from superadam._step import dispatch, line_9, lines
-from superadam._step.compiled import Compiled
+from superadam._step.compiled import Compiled, eagerly
 from superadam._step.fused import Fused
 from superadam._step.layout import Layout, grouped
 from superadam._step.tensors import Scalar, norm2
@@ -213,6 +213,7 @@ class AlgorithmOne(ComposedOptimizer):
 
     # ------------------------------------------------------------------------------------ ends and points
 
+    @eagerly
     def flush(self) -> None:
         """Take the moves that are still pending, at the end of training with τ > 0.
 
@@ -316,6 +317,7 @@ class AlgorithmOne(ComposedOptimizer):
 
     # ------------------------------------------------------------------------------------ starting anew
 
+    @eagerly
     def restart(self) -> None:
         """Forget g: the next gradient of every parameter is its g, as at the start. H and the step counts stay.
 
@@ -366,9 +368,7 @@ class AlgorithmOne(ComposedOptimizer):
         self._clear(state)
 
     def _clear(self, state: State) -> None:
-        """The next gradient is g."""
-        state["g"] = torch.zeros_like(state["g"])
-        state["phase"] = RESTARTED
+        forget(state)
         self._regroup()
 
 

@@ -1,7 +1,9 @@
 r"""The methods of the literature, each a composition of the same parts.
 
 Every builder returns a `SuperAdam`; what is not said in its signature (`maximize`, `foreach`, `clip`, …) is passed
-on. Where torch has the method, names and defaults are torch's, and the result equals torch's.
+on. Where torch has the method, names and defaults are torch's, the result equals torch's, and checkpoints go both ways
+(`load_state_dict`, `torch_state_dict`). `betas`, `momentum` and the options that come with them are kept in the param
+groups, where they can be set for each group and be changed by schedulers.
 
 >>> import torch
 >>> model = torch.nn.Linear(3, 1)
@@ -19,6 +21,7 @@ adabound: Adam's learning rates between bounds that close in on SGD's
 adagrad_norm: one learning rate from the summed gradient norms
 """
 
+from superadam._state.twins import torch_state_dict
 from superadam.zoo.adam_family import adabelief, adabound, adam, adamw, amsgrad, generalized_adam, padam, yogi
 from superadam.zoo.faster import adam_plus, mars, mars_approx, nigt, sdlbfgs, storm, super_adam, super_adam_plus
 from superadam.zoo.first_order import adadelta, adagrad, adagrad_norm, adaptive_sgd, sadagrad, sc_adagrad, sgd
@@ -51,5 +54,6 @@ __all__ = [
     "storm",
     "super_adam",
     "super_adam_plus",
+    "torch_state_dict",
     "yogi",
 ]

@@ -6,12 +6,24 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from superadam._state.recipes import recipe
+from superadam._state.twins import Twin
 from superadam.matrices import AdaBound, AdaGrad, AMSGrad, Belief, Matrix, SecondMoment, Yogi
 from superadam.optimizer import SuperAdam
 from superadam.schedules import BiasCorrected, Constant, Schedule
-from superadam.zoo.registry import average, checked, compose, method
+from superadam.zoo.registry import average, checked, compose, cook, corrected, method
 
 __all__ = ["adabelief", "adabound", "adam", "adamw", "amsgrad", "generalized_adam", "padam", "yogi"]
+
+
+@recipe(
+    "adam",
+    scale=corrected,
+    twin=Twin("torch.optim.Adam", ("betas", "eps"), {"exp_avg": "g", "exp_avg_sq": "v"}, {"amsgrad": False}, True),
+)
+def _adam(betas: tuple[float, float], eps: float) -> dict[str, Any]:
+    beta1, beta2 = checked(betas)
+    return {"matrix": SecondMoment(beta2, eps, bias_correction=True), "schedule": BiasCorrected(beta1)}
 
 
 @method
@@ -33,16 +45,8 @@ def adam(
     >>> adam(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["bias_correction"]
     True
     """
-    beta1, beta2 = checked(betas)
-    return compose(
-        params,
-        lr,
-        options,
-        matrix=SecondMoment(beta2, eps, bias_correction=True),
-        schedule=BiasCorrected(beta1),
-        weight_decay=weight_decay,
-        decoupled_weight_decay=False,
-    )
+    own = {"betas": betas, "eps": eps}
+    return cook("adam", own, params, lr, options, weight_decay=weight_decay, decoupled_weight_decay=False)
 
 
 @method
@@ -67,6 +71,23 @@ def adamw(
     return adam(params, lr, betas, eps, weight_decay, **{"decoupled_weight_decay": True, **options})
 
 
+@recipe(
+    "amsgrad",
+    scale=corrected,
+    twin=Twin(
+        "torch.optim.Adam(amsgrad=True)",
+        ("betas", "eps"),
+        {"exp_avg": "g", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max"},
+        {"amsgrad": True},
+        decouples=True,
+    ),
+)
+def _amsgrad(betas: tuple[float, float], eps: float, bias_correction: bool) -> dict[str, Any]:
+    beta1, beta2 = checked(betas)
+    matrix = AMSGrad(beta2, eps, bias_correction=bias_correction)
+    return {"matrix": matrix, "schedule": average(beta1, bias_correction)}
+
+
 @method
 def amsgrad(
     params: Any,
@@ -89,16 +110,15 @@ def amsgrad(
     >>> amsgrad(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["type"]
     'AMSGrad'
     """
+    own = {"betas": betas, "eps": eps, "bias_correction": bias_correction}
+    return cook("amsgrad", own, params, lr, options, weight_decay=weight_decay, decoupled_weight_decay=False)
+
+
+@recipe("yogi", scale=corrected)
+def _yogi(betas: tuple[float, float], eps: float, initial_accumulator: float, bias_correction: bool) -> dict[str, Any]:
     beta1, beta2 = checked(betas)
-    return compose(
-        params,
-        lr,
-        options,
-        matrix=AMSGrad(beta2, eps, bias_correction=bias_correction),
-        schedule=average(beta1, bias_correction),
-        weight_decay=weight_decay,
-        decoupled_weight_decay=False,
-    )
+    matrix = Yogi(beta2, eps, initial_accumulator, bias_correction)
+    return {"matrix": matrix, "schedule": average(beta1, bias_correction)}
 
 
 @method
@@ -123,16 +143,22 @@ def yogi(
     >>> yogi(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["v_0"]
     1e-06
     """
+    own = {
+        "betas": betas,
+        "eps": eps,
+        "initial_accumulator": initial_accumulator,
+        "bias_correction": bias_correction,
+    }
+    return cook("yogi", own, params, lr, options, weight_decay=weight_decay, decoupled_weight_decay=False)
+
+
+@recipe("padam", scale=corrected)
+def _padam(
+    betas: tuple[float, float], eps: float, partial: float, bias_correction: bool, eps_inside: bool
+) -> dict[str, Any]:
     beta1, beta2 = checked(betas)
-    return compose(
-        params,
-        lr,
-        options,
-        matrix=Yogi(beta2, eps, initial_accumulator, bias_correction),
-        schedule=average(beta1, bias_correction),
-        weight_decay=weight_decay,
-        decoupled_weight_decay=False,
-    )
+    matrix = AMSGrad(beta2, eps, partial, bias_correction, eps_inside)
+    return {"matrix": matrix, "schedule": average(beta1, bias_correction)}
 
 
 @method
@@ -159,16 +185,14 @@ def padam(
     >>> padam(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["power"]
     0.125
     """
-    beta1, beta2 = checked(betas)
-    return compose(
-        params,
-        lr,
-        options,
-        matrix=AMSGrad(beta2, eps, partial, bias_correction, eps_inside),
-        schedule=average(beta1, bias_correction),
-        weight_decay=weight_decay,
-        decoupled_weight_decay=False,
-    )
+    own = {
+        "betas": betas,
+        "eps": eps,
+        "partial": partial,
+        "bias_correction": bias_correction,
+        "eps_inside": eps_inside,
+    }
+    return cook("padam", own, params, lr, options, weight_decay=weight_decay, decoupled_weight_decay=False)
 
 
 @method
@@ -197,6 +221,21 @@ def generalized_adam(
     return compose(params, lr, options, matrix=matrix, schedule=schedule)
 
 
+def _number(lr: Any) -> float:
+    return float(lr.detach() if isinstance(lr, Tensor) else lr)
+
+
+@recipe("adabound", scale=corrected)
+def _adabound(
+    betas: tuple[float, float], final_lr: float, gamma: float, eps: float, bias_correction: bool, base_lr: float
+) -> dict[str, Any]:
+    beta1, beta2 = checked(betas)
+    if not base_lr > 0:
+        raise ValueError(f"Invalid learning rate: {base_lr} (the bounds are relative to it, so it must be positive)")
+    matrix = AdaBound(beta2, eps, final_lr / base_lr, gamma, bias_correction)
+    return {"matrix": matrix, "schedule": average(beta1, bias_correction)}
+
+
 @method
 def adabound(
     params: Any,
@@ -222,25 +261,23 @@ def adabound(
     >>> adabound(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["final"]
     100.0
     """
-    beta1, beta2 = checked(betas)
-
-    def bounded(lr: Any) -> AdaBound:
-        if not lr > 0:
-            raise ValueError(f"Invalid learning rate: {lr} (the bounds are relative to it, so it must be positive)")
-        lr = lr.detach() if isinstance(lr, Tensor) else lr
-        return AdaBound(beta2, eps, final_lr / float(lr), gamma, bias_correction)
-
     if not isinstance(params, nn.Module):  # the bounds are the same for groups with a learning rate of their own
-        params = [{"matrix": bounded(p["lr"]), **p} if isinstance(p, dict) and "lr" in p else p for p in params]
-    return compose(
-        params,
-        lr,
-        options,
-        matrix=bounded(lr),
-        schedule=average(beta1, bias_correction),
-        weight_decay=weight_decay,
-        decoupled_weight_decay=False,
-    )
+        params = [{"base_lr": _number(p["lr"]), **p} if isinstance(p, dict) and "lr" in p else p for p in params]
+    own = {
+        "betas": betas,
+        "final_lr": final_lr,
+        "gamma": gamma,
+        "eps": eps,
+        "bias_correction": bias_correction,
+        "base_lr": _number(lr),
+    }
+    return cook("adabound", own, params, lr, options, weight_decay=weight_decay, decoupled_weight_decay=False)
+
+
+@recipe("adabelief", scale=corrected)
+def _adabelief(betas: tuple[float, float], eps: float) -> dict[str, Any]:
+    beta1, beta2 = checked(betas)
+    return {"matrix": Belief(beta1, beta2, lam=eps, eps=eps, bias_correction=True), "schedule": BiasCorrected(beta1)}
 
 
 @method
@@ -263,6 +300,4 @@ def adabelief(
     >>> adabelief(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["eps"]
     1e-16
     """
-    beta1, beta2 = checked(betas)
-    matrix = Belief(beta1, beta2, lam=eps, eps=eps, bias_correction=True)
-    return compose(params, lr, options, matrix=matrix, schedule=BiasCorrected(beta1), weight_decay=weight_decay)
+    return cook("adabelief", {"betas": betas, "eps": eps}, params, lr, options, weight_decay=weight_decay)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from superadam._state.parts import check
+from superadam._state.recipes import recipe
 from superadam.estimators import Corrected
 from superadam.iterates import Ahead
 from superadam.matrices import AccumulatedNorm, DampedLBFGS, EstimateNorm, Matrix, SecondMoment
 from superadam.optimizer import SuperAdam
 from superadam.schedules import BiasCorrected, Constant, Paper, Storm
 from superadam.zoo.adam_family import adamw
-from superadam.zoo.registry import checked, compose, method
+from superadam.zoo.registry import checked, compose, cook, corrected, method
 
 __all__ = ["adam_plus", "mars", "mars_approx", "nigt", "sdlbfgs", "storm", "super_adam", "super_adam_plus"]
 
@@ -60,6 +61,12 @@ def storm(
     return compose(params, lr, options, tau=1.0, matrix=matrix, schedule=Storm(c))
 
 
+@recipe("nigt")
+def _nigt(momentum: float) -> dict[str, Any]:
+    check(0 <= momentum < 1, "momentum", momentum, "0 <= momentum < 1")
+    return {"iterate": Ahead(), "matrix": EstimateNorm(), "schedule": Constant(alpha=1 - momentum)}
+
+
 @method
 def nigt(params: Any, lr: Any = 1e-2, *, momentum: float = 0.9, **options: Any) -> SuperAdam:
     r"""NIGT: normalised momentum of gradients taken ahead.
@@ -73,9 +80,7 @@ def nigt(params: Any, lr: Any = 1e-2, *, momentum: float = 0.9, **options: Any) 
     >>> nigt(torch.nn.Linear(3, 1)).param_groups[0]["iterate"]["type"]
     'Ahead'
     """
-    check(0 <= momentum < 1, "momentum", momentum, "0 <= momentum < 1")
-    schedule = Constant(alpha=1 - momentum)
-    return compose(params, lr, options, iterate=Ahead(), matrix=EstimateNorm(), schedule=schedule)
+    return cook("nigt", {"momentum": momentum}, params, lr, options)
 
 
 @method
@@ -96,6 +101,19 @@ def adam_plus(
     check(0 < beta <= 1, "beta", beta, "0 < beta <= 1")
     matrix = EstimateNorm(power=0.5, floor=eps_0, scale=beta**-a)
     return compose(params, lr, options, iterate=Ahead(), matrix=matrix, schedule=Constant(alpha=beta))
+
+
+@recipe("mars", scale=corrected)
+def _mars(
+    betas: tuple[float, float], eps: float, gamma: float, clip_corrected: float | None, previous_batch: bool
+) -> dict[str, Any]:
+    """AdamW on the corrected gradient."""
+    beta1, beta2 = checked(betas)
+    return {
+        "estimator": Corrected(gamma, 1 - beta1, clip_corrected, previous_batch),
+        "matrix": SecondMoment(beta2, eps, bias_correction=True),
+        "schedule": BiasCorrected(beta1),
+    }
 
 
 @method
@@ -120,31 +138,8 @@ def mars(
     >>> mars(torch.nn.Linear(3, 1)).two_point
     True
     """
-    return _mars(params, lr, betas, eps, weight_decay, gamma, clip_corrected, False, options)
-
-
-def _mars(
-    params: Any,
-    lr: Any,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    gamma: float,
-    bound: float | None,
-    previous_batch: bool,
-    options: dict[str, Any],
-) -> SuperAdam:
-    """AdamW on the corrected gradient."""
-    beta1, beta2 = checked(betas)
-    return compose(
-        params,
-        lr,
-        options,
-        estimator=Corrected(gamma, 1 - beta1, bound, previous_batch),
-        matrix=SecondMoment(beta2, eps, bias_correction=True),
-        schedule=BiasCorrected(beta1),
-        weight_decay=weight_decay,
-    )
+    own = {"betas": betas, "eps": eps, "gamma": gamma, "clip_corrected": clip_corrected, "previous_batch": False}
+    return cook("mars", own, params, lr, options, weight_decay=weight_decay)
 
 
 @method
@@ -169,7 +164,8 @@ def mars_approx(
     >>> mars_approx(torch.nn.Linear(3, 1)).two_point
     False
     """
-    return _mars(params, lr, betas, eps, weight_decay, gamma, clip_corrected, True, options)
+    own = {"betas": betas, "eps": eps, "gamma": gamma, "clip_corrected": clip_corrected, "previous_batch": True}
+    return cook("mars", own, params, lr, options, weight_decay=weight_decay)
 
 
 @method

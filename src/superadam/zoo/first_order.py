@@ -5,14 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 from superadam._state.parts import check
+from superadam._state.recipes import recipe
+from superadam._state.twins import Twin
 from superadam.estimators import Summed
 from superadam.iterates import Staged
 from superadam.matrices import AccumulatedNorm, AdaDelta, AdaGrad, Identity, SCAdaGrad
 from superadam.optimizer import SuperAdam
 from superadam.schedules import Constant
-from superadam.zoo.registry import compose, method
+from superadam.zoo.registry import compose, cook, method
 
 __all__ = ["adadelta", "adagrad", "adagrad_norm", "adaptive_sgd", "sadagrad", "sc_adagrad", "sgd"]
+
+
+def _ratio(t: Any, momentum: float, dampening: float) -> float:
+    """g_t over torch's buffer b_t; 0 without momentum, where there is no buffer."""
+    return (1 - momentum) / (1 - dampening) if momentum > 0 else 0.0
+
+
+@recipe(
+    "sgd",
+    scale=_ratio,
+    twin=Twin(
+        "torch.optim.SGD", ("momentum", "dampening"), {"momentum_buffer": "g"}, {"nesterov": False}, counts=False
+    ),
+)
+def _sgd(momentum: float, dampening: float) -> dict[str, Any]:
+    check(0 <= momentum < 1, "momentum", momentum, "0 <= momentum < 1")
+    check(0 <= dampening < 1, "dampening", dampening, "0 <= dampening < 1")
+    ratio = _ratio(1, momentum, dampening) or 1.0
+    return {"matrix": Identity(ratio), "schedule": Constant(alpha=1 - momentum, first=ratio)}
 
 
 @method
@@ -36,18 +57,17 @@ def sgd(
     >>> sgd(torch.nn.Linear(3, 1), lr=0.1, momentum=0.9).param_groups[0]["schedule"]["alpha"]
     0.09999999999999998
     """
-    check(0 <= momentum < 1, "momentum", momentum, "0 <= momentum < 1")
-    check(0 <= dampening < 1, "dampening", dampening, "0 <= dampening < 1")
-    ratio = (1 - momentum) / (1 - dampening) if momentum > 0 else 1.0
-    return compose(
-        params,
-        lr,
-        options,
-        matrix=Identity(ratio),
-        schedule=Constant(alpha=1 - momentum, first=ratio),
-        weight_decay=weight_decay,
-        decoupled_weight_decay=False,
-    )
+    own = {"momentum": momentum, "dampening": dampening}
+    return cook("sgd", own, params, lr, options, weight_decay=weight_decay, decoupled_weight_decay=False)
+
+
+@recipe(
+    "adagrad",
+    twin=Twin("torch.optim.Adagrad", ("lr_decay", "initial_accumulator_value", "eps"), {"sum": "v"}, {}, begins=True),
+)
+def _adagrad(lr_decay: float, initial_accumulator_value: float, eps: float) -> dict[str, Any]:
+    schedule = Constant(alpha=1.0, decay=lr_decay)
+    return {"matrix": AdaGrad(lam=eps, v_0=initial_accumulator_value), "schedule": schedule}
 
 
 @method
@@ -70,15 +90,8 @@ def adagrad(
     >>> adagrad(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["type"]
     'AdaGrad'
     """
-    return compose(
-        params,
-        lr,
-        options,
-        matrix=AdaGrad(lam=eps, v_0=initial_accumulator_value),
-        schedule=Constant(alpha=1.0, decay=lr_decay),
-        weight_decay=weight_decay,
-        decoupled_weight_decay=False,
-    )
+    own = {"lr_decay": lr_decay, "initial_accumulator_value": initial_accumulator_value, "eps": eps}
+    return cook("adagrad", own, params, lr, options, weight_decay=weight_decay, decoupled_weight_decay=False)
 
 
 @method
@@ -130,6 +143,11 @@ def sadagrad(
     )
 
 
+@recipe("adadelta", twin=Twin("torch.optim.Adadelta", ("rho", "eps"), {"square_avg": "v", "acc_delta": "u"}, {}))
+def _adadelta(rho: float, eps: float) -> dict[str, Any]:
+    return {"matrix": AdaDelta(rho, eps), "schedule": Constant(alpha=1.0)}
+
+
 @method
 def adadelta(
     params: Any, lr: Any = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0.0, **options: Any
@@ -144,15 +162,8 @@ def adadelta(
     >>> adadelta(torch.nn.Linear(3, 1), rho=0.95).param_groups[0]["matrix"]["rho"]
     0.95
     """
-    return compose(
-        params,
-        lr,
-        options,
-        matrix=AdaDelta(rho, eps),
-        schedule=Constant(alpha=1.0),
-        weight_decay=weight_decay,
-        decoupled_weight_decay=False,
-    )
+    own = {"rho": rho, "eps": eps}
+    return cook("adadelta", own, params, lr, options, weight_decay=weight_decay, decoupled_weight_decay=False)
 
 
 @method

@@ -9,7 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
+from superadam._state.options import instead_of
 from superadam._state.parts import nearest
+from superadam._state.recipes import RECIPES
 from superadam.optimizer import SuperAdam
 from superadam.schedules import BiasCorrected, Constant, Schedule
 from superadam.zoo.presets import PRESETS
@@ -64,7 +66,7 @@ def create(
         options = {**_preset(name, preset, options), **options}
     known = {*inspect.signature(METHODS[name]).parameters, *inspect.signature(SuperAdam).parameters}
     for option in options.keys() - known:
-        raise TypeError(f"{name} got an unknown option {option!r}: {nearest(option, known - HIDDEN)}")
+        raise TypeError(f"{name} got an unknown option {option!r}: {instead_of(option, known - HIDDEN)}")
     return METHODS[name](params, **options)
 
 
@@ -114,6 +116,19 @@ def average(beta: float, bias_correction: bool) -> Schedule:
     return BiasCorrected(beta) if bias_correction else Constant(alpha=1 - beta, first=1 - beta)
 
 
+def corrected(t: Any, betas: tuple[float, float], bias_correction: bool = True, **others: Any) -> Any:
+    """g_t over Adam's average m_t."""
+    return 1 / (1 - betas[0] ** t) if bias_correction else 1.0
+
+
 def compose(params: Any, lr: Any, options: dict[str, Any], **composition: Any) -> SuperAdam:
     """A method's composition, in which the user's own options win."""
     return SuperAdam(params, lr, **{**composition, **options})
+
+
+def cook(
+    name: str, own: dict[str, Any], params: Any, lr: Any, options: dict[str, Any], **composition: Any
+) -> SuperAdam:
+    """The composition that a recipe makes of the method's own options, which stay in the param groups."""
+    parts = RECIPES[name].parts(**own)
+    return compose(params, lr, options, method={"type": name, "options": own}, **parts, **composition)
