@@ -570,7 +570,7 @@ def test_a_state_created_ahead_changes_nothing(lr, how):
             assert not opt._pending()
             assert "pending" not in repr(opt)
             names = {name for state in opt.state_dict()["state"].values() for name in state}
-            assert names == {"step", "g", "v", "gamma"}
+            assert names == {"step", "phase", "g", "v", "gamma"}
             opt = copy.deepcopy(opt) if how == "copy" else pickle.loads(pickle.dumps(opt))
             params = opt.param_groups[0]["params"]
         points.append(train(problem, opt, params, range(6))[1])

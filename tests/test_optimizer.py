@@ -49,11 +49,11 @@ def test_parts_assigned_to_a_group_are_plain_data_in_a_checkpoint(tmp_path):
     opt.param_groups[0]["schedule"] = schedules.Constant(alpha=0.3)
     torch.save(opt.state_dict(), tmp_path / "opt.pt")
     train(problem, opt, params, SAMPLES[3:6])
-    assert set(opt.state[params[0]]) == {"step", "g", "v"}
+    assert set(opt.state[params[0]]) == {"step", "phase", "g", "v"}
 
     loaded = torch.load(tmp_path / "opt.pt", weights_only=True)
     assert loaded["param_groups"][0]["matrix"]["beta"] == 0.9
-    assert loaded["state"][0].keys() == {"step", "g"}
+    assert loaded["state"][0].keys() == {"step", "phase", "g", "v"}
     opt.load_state_dict(loaded)
 
 

@@ -381,12 +381,12 @@ def test_state_is_g_and_v_and_the_pending_rate(half_steps):
             opt.step(problem.closure(opt, params, i))
     for p in params:
         state = opt.state[p]
-        assert state.keys() == {"step", "g", "v", "gamma"}
+        assert state.keys() == {"step", "phase", "g", "v", "gamma"}
         assert state["step"] == 3
         assert state["gamma"] == 0.1
         assert state["g"].shape == state["v"].shape == p.shape
     opt.flush()
-    assert all(opt.state[p].keys() == {"step", "g", "v"} for p in params)
+    assert all(opt.state[p].keys() == {"step", "phase", "g", "v", "gamma"} for p in params)
 
 
 def state_bytes(opt):

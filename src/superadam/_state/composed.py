@@ -47,7 +47,7 @@ class ComposedOptimizer(Optimizer):
             self.protect(params)
             layers = {p: type(layer).__name__ for layer in params.modules() for p in layer.parameters(recurse=False)}
             named = list(params.named_parameters())
-            params = [{"params": named, "param_layers": [layers[p] for _, p in named]}]
+            params = [{"params": named, "param_layers": [layers[p] for _, p in named]}] if named else []
         super().__init__(params, options.normalised(defaults))
 
     def protect(self, module: nn.Module) -> None:
@@ -87,8 +87,11 @@ class ComposedOptimizer(Optimizer):
                 if state:
                     for name in state.keys() - loading.known_state(plan.of(p), p):
                         del state[name]
-                    if "root" in state and state["root"].shape != plan.parts.root_shape(p):
-                        del state["root"]
+                    slots = plan.of(p).matrix.slots(real(p)) if plan.of(p).matrix.scope != "coordinate" else {}
+                    shapes = {name: slot.shape for name, slot in slots.items()} | {"root": plan.parts.root_shape(p)}
+                    for name in shapes.keys() & state.keys():
+                        if tuple(state[name].shape) != shapes[name]:
+                            del state[name]
                     self._complete(plan, p)
         self._tie_scalars()
 

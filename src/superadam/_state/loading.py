@@ -45,7 +45,9 @@ def watched(opt: ComposedOptimizer) -> Iterator[None]:
         names = [group.get("param_names") for group in opt.param_groups]
         state_dict = by_name(state_dict, [group.get("param_names") for group in state_dict["param_groups"]], names)
         for own, saved in zip(opt.param_groups, state_dict["param_groups"], strict=False):
-            saved["param_layers"] = own.get("param_layers")  # those of the model at hand
+            saved.pop("param_layers", None)
+            if "param_layers" in own:  # those of the model at hand
+                saved["param_layers"] = own["param_layers"]
         _check_composition(opt, state_dict)
         loaded.update(state_dict)
         return state_dict

@@ -6,7 +6,6 @@ that need them.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from superadam._state.precision import precisely
@@ -83,7 +82,6 @@ def _line_4(s: View, grad: Tensor) -> Sums:
     return s.matrix.measure(s, grad) if s.matrix.scalars else ()
 
 
-@torch.no_grad()
 def solve_jointly(views: list[View]) -> None:
     """H_t⁻¹ g_t of matrices over all parameters, left in the views."""
     for matrix in {view.matrix for view in views if view.matrix.scope == "all"}:

@@ -145,6 +145,8 @@ class View:
             held.copy_(value)
 
     def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):  # a property raised the AttributeError that led here: let it be seen
+            return object.__getattribute__(self, name)
         matrix = type(self.__dict__.get("matrix")).__name__
         raise AttributeError(f"{matrix} has no buffer or scalar named {name!r}, nor has the estimator or the iterate")
 

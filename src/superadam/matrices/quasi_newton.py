@@ -61,12 +61,13 @@ class DampedLBFGS(Matrix):
 
     def update(self, s: View, grad: Tensor) -> None:
         place = self._place(s.pairs)
-        if s.paired:
-            s.s.select(0, place).copy_(s.dx)
-            s.y.select(0, place).copy_(grad - s.q)
-        else:
-            s.s.select(0, place).zero_()
-            s.y.select(0, place).zero_()
+        for name, value in (("s", s.dx), ("y", grad - s.q)) if s.paired else (("s", grad * 0), ("y", grad * 0)):
+            held = getattr(s, name)
+            if s.group["differentiable"]:  # autograd may have saved it
+                index = torch.tensor([place], device=value.device)
+                setattr(s, name, held.index_copy(0, index, value.unsqueeze(0)))
+            else:
+                held.select(0, place).copy_(value)
 
     def absent(self, state: dict[str, Any], scalars: dict[str, Tensor]) -> None:
         for name in ("s", "y") if "s" in state else ():
