@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ class ConvexSet(Part, kind="constraint"):
 
     def violation(self, x: Tensor) -> Tensor:
         """How far x is outside, as a 0-d tensor: 0 for a feasible x."""
-        return largest((x - self.argmin(x, 1.0)).abs())
+        return largest((x.double() - self.argmin(x, 1.0).double()).abs())
 
     def contains(self, x: Tensor, tol: float = 1e-6) -> bool:
         """Whether x is feasible, up to `tol`."""
@@ -88,7 +88,7 @@ def _scalar_matrices() -> str:
 
 
 def in_metric(argmin: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Check y and d, compute in float32 or better, and give the result the dtype of y.
+    """Check y and d, compute in float32 or, where its range is too small, in float64, and give the result y's dtype.
 
     The function may write into y, which is a copy unless given as `scratch`. See `solving` for more.
     """
@@ -125,19 +125,31 @@ def _in_metric(argmin: Callable[..., Tensor], writes_d: bool) -> Callable[..., T
             return y.clone()
         # On a GPU a look waits for the device. Of intervals, a coordinate that is not finite spoils no other one.
         unseen = tracing.get() or (self.separable and y.device.type != "cpu")
+        wide = False
         if not unseen:
-            _check_finite(y, metric)
+            y_size, d_min, d_max = _range(y, metric)
+            wide = not _enough(self, y.dtype, y_size, d_min, d_max)
+        if wide:
+            _check_range(self, y_size, d_min, d_max)
+            dtype = torch.float64
+            metric = metric.double() / (d_max if isinstance(self, ConvexSet) else 1.0)  # a set asks for ratios alone
+            if root is not None:  # that of these numbers may be beyond float32, in which it is kept
+                root.zero_()
+                root = None
         own = y if scratch and y.dtype == dtype else y.to(dtype, copy=True)
         if writes_d and metric is d and not (scratch and d.dim() > 0):
             metric = metric.clone()
-        solved = argmin(self, own, metric, root) if takes_root else argmin(self, own, metric)
-        return solved.to(y.dtype)
+        solved = (argmin(self, own, metric, root) if takes_root else argmin(self, own, metric)).to(y.dtype)
+        if wide and not bool(solved.isfinite().all()):
+            raise ValueError(f"line 9 on {self} has a solution beyond the largest {y.dtype}: scale the problem down")
+        return solved
 
     checked.takes_more = True  # type: ignore[attr-defined]
     return checked
 
 
-def _check_finite(y: Tensor, d: Tensor) -> None:
+def _range(y: Tensor, d: Tensor) -> tuple[float, float, float]:
+    """The size of y, and the least and largest d; an error if they are not finite."""
     # One look at the results of two reductions, or of one: NaN fails every comparison.
     sides = (*torch.aminmax(y), *((d, d) if d.dim() == 0 else torch.aminmax(d)))
     y_min, y_max, d_min, d_max = torch.stack([side.to(d.dtype) for side in sides]).tolist()
@@ -145,6 +157,43 @@ def _check_finite(y: Tensor, d: Tensor) -> None:
         raise ValueError(f"d must be positive and finite; its least and largest are {d_min:g} and {d_max:g}")
     if not (-math.inf < y_min and y_max < math.inf):
         raise ValueError(f"y must be finite; its least and largest elements are {y_min:g} and {y_max:g}")
+    return max(-y_min, y_max), d_min, d_max
+
+
+def _enough(part: Any, dtype: torch.dtype, y: float, d_min: float, d_max: float) -> bool:
+    """Whether float32 is enough: no square, product or quotient in the solvers leaves its range.
+
+    Elsewhere they run in float64, where they are right for all numbers that float32 has, and the result is looked at:
+    float16 may have no such number.
+    """
+    least, most = _sizes(part)
+    if dtype == torch.float16 or not (d_min >= 1e-15 and d_max <= 1e15 and most <= 1e9):
+        return False
+    ordinary = least >= 1e-9 and (y == 0 or 1e-12 <= y <= 1e9 * min(1.0, least))
+    return part.separable or (ordinary and d_max <= 1e12 * d_min)
+
+
+def _check_range(part: Any, y: float, d_min: float, d_max: float) -> None:
+    """Refuse numbers for which float64 is not enough. Any y and d of float32 pass."""
+    least, most = _sizes(part)
+    ratio = isinstance(part, ConvexSet)
+    d_fits = d_max <= 1e100 * d_min if ratio else d_min >= 1e-75 and d_max <= 1e75
+    if not part.separable and not (max(y, most) <= 1e75 and least >= 1e-75 and d_fits):
+        expected = "a ratio of at most 1e100 between those of d" if ratio else "d from 1e-75 to 1e75"
+        raise ValueError(
+            f"{part} solves line 9 for numbers of at most 1e75 in y, options from 1e-75 to 1e75, and {expected}; y has "
+            f"up to {y:g}, the options {least:g} to {most:g}, d {d_min:g} to {d_max:g}: scale the problem"
+        )
+
+
+def _sizes(part: Any) -> tuple[float, float]:
+    """Of the options of a part, the least and the largest size, where 0 and inf do not count; found once."""
+    if "_sizes" not in part.__dict__:
+        options = [v for name, v in part.spec().items() if name != "dim" and isinstance(v, int | float | Tensor)]
+        sizes = [float(largest(v.abs())) if isinstance(v, Tensor) else abs(v) for v in options]
+        counting = [size for size in sizes if 0 < size < math.inf] or [1.0]
+        object.__setattr__(part, "_sizes", (min(counting), max(counting)))
+    return cast(tuple[float, float], part.__dict__["_sizes"])
 
 
 def check_radius(r: float) -> None:

@@ -114,12 +114,15 @@ class Affine(ConvexSet):
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
         x = y.double().flatten()
         A, b = self._system(x)
-        d = (d / d.amax()).double().expand_as(y).flatten()
-        # A D⁻¹ Aᵀ = Rᵀ R, without the squared condition number of the left-hand side.
-        R = torch.linalg.qr(A.T / d.sqrt()[:, None], mode="r").R
+        w = (d.double() / d.amax()).rsqrt().expand_as(y).reshape(-1, 1)
+        # w Aᵀ = L U. With pivoting no element of L is large, and U has all of the differences between the d, however
+        # many orders of magnitude they are: A D⁻¹ Aᵀ = Uᵀ (Lᵀ L) U.
+        U = torch.linalg.lu_factor(w * A.T).LU[: len(A)].triu()
+        L = torch.linalg.solve_triangular(U, w * A.T, upper=True, left=False)
+        R = torch.linalg.cholesky(L.T @ L)
         for _ in range(3):  # once, then against rounding errors
-            lagrange = torch.cholesky_solve((A @ x - b)[:, None], R, upper=True)[:, 0]
-            x = x - (A.T @ lagrange) / d
+            excess = torch.linalg.solve_triangular(U.T, (A @ x - b)[:, None], upper=False)
+            x = x - (w * (L @ torch.cholesky_solve(excess, R))).flatten()
         return x.view(y.shape)
 
     def violation(self, x: Tensor) -> Tensor:

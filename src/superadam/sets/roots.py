@@ -14,6 +14,7 @@ __all__ = ["BLOCK", "Blocks", "norm_root", "tolerance", "water_level"]
 
 MAX_ITERATIONS = 200  # far more than needed; see the bounds below
 CHECK_EVERY = 2  # iterations between two looks at whether all slices are done, each of which waits for the device
+FAR = 1e6  # a sum or a squared norm is so far from its aim that the last root is of no use
 BLOCK = 1 << 17  # coordinates
 
 
@@ -60,8 +61,8 @@ def norm_root(p: Tensor, alpha: Tensor, dim: tuple[int, ...], start: Tensor | No
     c = 0 where $\|p / \alpha\| \le 1$.
 
     $1 / \|x\|$ is increasing and concave in c, so Newton's method on $1 / \|x\| - 1$ never overshoots from a c that is
-    too small, and comes to such a c in one step from one that is too large. The start is the last root, if there is
-    one, or the least c at which all $|x_i| \le 1$. Convergence is quadratic in the end; before, it takes a step or so
+    too small, and comes to such a c in one step from one that is too large. The start is the last root, if it is near,
+    or the least c at which all $|x_i| \le 1$. Convergence is quadratic in the end; before, it takes a step or so
     for each order of magnitude between the $\alpha_i$.
 
     >>> p = torch.tensor([6.0, 8.0])
@@ -69,11 +70,8 @@ def norm_root(p: Tensor, alpha: Tensor, dim: tuple[int, ...], start: Tensor | No
     (tensor([5.]), tensor([0.6000, 0.8000]))
     """
     blocks = Blocks.of(dim, p, alpha)
-    if start is not None and bool(start.any()):
-        c = blocks.slice_of(start)
-    else:
-        least = [(p_i.abs() - alpha_i).amax(blocks.dim, keepdim=True) for p_i, alpha_i in blocks.parts]
-        c = torch.stack(least).amax(0).clamp(min=0)
+    warm = start is not None and bool(start.any())
+    c = blocks.slice_of(start).clamp(min=0) if start is not None and warm else _least(blocks)
     for k in range(MAX_ITERATIONS):
         squares, slopes = [], []
         for p_i, alpha_i in blocks.parts:
@@ -86,6 +84,9 @@ def norm_root(p: Tensor, alpha: Tensor, dim: tuple[int, ...], start: Tensor | No
         done = torch.where(c > 0, (norm - 1).abs(), norm - 1) <= tolerance(p)
         if k % CHECK_EVERY == 0 and bool(done.all()):
             break
+        if k == 0 and warm and not bool((near := (norm2 > 1 / FAR) & (norm2 < FAR)).all()):
+            c = torch.where(near, c, _least(blocks))
+            continue
         step = torch.where(norm2 > 0, (norm - 1) * norm2 / _total(slopes), -c)
         c = torch.where(done, c, (c + step).clamp(min=0))
     for p_i, alpha_i in blocks.parts:
@@ -93,12 +94,18 @@ def norm_root(p: Tensor, alpha: Tensor, dim: tuple[int, ...], start: Tensor | No
     return blocks.unsliced(c)
 
 
+def _least(blocks: Blocks) -> Tensor:
+    """The least c at which all |x_i| ≤ 1."""
+    least = [(p.abs() - alpha).amax(blocks.dim, keepdim=True) for p, alpha in blocks.parts]
+    return torch.stack(least).amax(0).clamp(min=0)
+
+
 def water_level(
     y: Tensor, d: Tensor, total: float, dim: tuple[int, ...], cap: Tensor | None = None, start: Tensor | None = None
 ) -> Tensor:
     r"""Write $\mathrm{clip}(y - \theta / d, 0, \mathrm{cap})$ into y, for the $\theta$ at which it sums to `total`.
 
-    Return $\theta$; `start` is that of an equation like this one.
+    Return $\theta$; `start` is that of an equation like this one, and is left aside if it is far from the solution.
 
     >>> y = torch.tensor([3.0, 2.5, 0.1])
     >>> water_level(y, torch.ones(3), 1.0, (0,)), y
@@ -121,7 +128,8 @@ def water_level(
         if bool(done.all()):
             break
         more = _level(blocks, total, start) if cap is None else _capped_level(blocks, total)
-        more, start = more.masked_fill(done, 0.0), None
+        # The next θ is nearly 0. Far from it, the rounding errors of w θ could make a sum that is no longer there.
+        more, start = more.masked_fill(done, 0.0), torch.zeros_like(theta)
         theta = theta + more
         for z, w_i, *_ in blocks.parts:
             z.addcmul_(w_i, more, value=-1).clamp_(-huge, huge)
@@ -150,8 +158,8 @@ def _level(blocks: Blocks, total: float, start: Tensor | None) -> Tensor:
             sums.append(x.sum(dim, keepdim=True))
             slopes.append(x.sign_().mul_(w).sum(dim, keepdim=True))
         error, slope = _total(sums) - total, _total(slopes)
-        if k == 0 and start is not None and bool((slope == 0).any()):  # so large that nothing is left
-            theta = torch.where(slope == 0, _too_small(blocks, total), theta)
+        if k == 0 and start is not None and not bool((near := (slope > 0) & (error < FAR * total)).all()):
+            theta = torch.where(near, theta, _too_small(blocks, total))
             continue
         step = torch.where(slope > 0, error / slope, 0.0)
         done = (error.abs() <= small * total) | (step.abs() <= small * theta.abs())
