@@ -14,6 +14,8 @@ __all__ = ["VERSIONS", "Plan", "Record", "Results", "final", "known", "measure"]
 
 VERSIONS = ("superadam", "torch", "python", "optuna", "cuda")
 """What of an environment changes numbers."""
+LARGEST = 1e100
+"""Larger numbers count as infinite: their squares and sums could be. float32 ends at 3e38."""
 Row = dict[str, Any]
 
 
@@ -141,13 +143,13 @@ class Results:
 
 
 def known(value: Any) -> float:
-    """A number, or infinity for what is not finite, not a number or not there.
+    """A number, or infinity for what is beyond `LARGEST`, not a number or not there.
 
-    >>> known(0.5), known(None), known(math.nan)
-    (0.5, inf, inf)
+    >>> known(0.5), known(None), known(math.nan), known(-1e300)
+    (0.5, inf, inf, inf)
     """
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) else math.inf
+    return float(value) if number and abs(value) <= LARGEST else math.inf
 
 
 def measure(names: Iterable[str]) -> str:
