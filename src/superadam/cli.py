@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from enum import StrEnum
@@ -21,6 +20,7 @@ except ImportError as missing:
 from superadam import bench as benchmark
 from superadam.bench.models import SHAPES
 from superadam.lab import commands
+from superadam.lab.folders import write_json
 
 __all__ = ["app", "main"]
 
@@ -66,7 +66,7 @@ def bench(
     )
     report = {"command": shlex.join(["superadam", *sys.argv[1:]]), **report}
     if json_file is not None:
-        json_file.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        write_json(json_file, report)
     for table in benchmark.tables(report).values():
         _print(table)
 

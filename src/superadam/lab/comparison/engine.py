@@ -104,11 +104,11 @@ def compare(
     return results
 
 
-def report(results: Results, folder: Path) -> str:
-    """Write report.html and report.md, and return the verdict."""
+def report(results: Results, folder: Path, source: Path | None = None) -> str:
+    """Write report.html and report.md, and return the verdict. `source` is the results.json that they are of."""
     from superadam.lab.comparison.report import write  # scipy takes a second to import
 
-    return write(results, folder).text
+    return write(results, folder, source=source).text
 
 
 def place_of(plan: Plan, out: str | Path | None) -> Path:

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-from superadam.lab.comparison.identity import gone, this
 from superadam.lab.comparison.jobs import Job, judged, quiet
 from superadam.lab.comparison.records import VERSIONS, Plan, Record, Results
 from superadam.lab.comparison.storage import connected, masked
+from superadam.lab.identity import gone, this
 
 __all__ = ["BEAT", "GRACE", "RETRIES", "Queue"]
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
+from superadam.disk import write_text
+
 __all__ = ["VERSIONS", "Plan", "Record", "Results", "final", "known", "measure"]
 
 VERSIONS = ("superadam", "torch", "python", "optuna", "cuda")
@@ -127,9 +129,14 @@ class Results:
         records = [r for r in self.records if r.task in chosen and (r.phase == "tune" or r.seed in kept)]
         return dataclasses.replace(self, plan=part, records=records)
 
+    def lacks(self, other: Results) -> list[Record]:
+        """The runs of the other that are not here."""
+        mine = {_key(r) for r in self.records}
+        return [r for r in other.records if _key(r) not in mine]
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """The file. A comparison that is under way can be written, too: it has fewer records."""
-        Path(path).write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
@@ -140,6 +147,10 @@ class Results:
         """From plain data."""
         records = [Record(**record) for record in found["records"]]
         return cls(Plan(**found["plan"]), found["environment"], records)
+
+
+def _key(r: Record) -> tuple[Any, ...]:
+    return r.task, r.method, r.phase, r.trial, r.seed
 
 
 def known(value: Any) -> float:
