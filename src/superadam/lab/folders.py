@@ -22,9 +22,10 @@ import torch.distributed as dist
 import superadam
 from superadam.disk import write_text
 from superadam.lab.locks import Lock
+from superadam.lab.passwords import masked
 from superadam.parts import nearest
 
-__all__ = ["DECAYS", "Config", "Folder", "plain", "rows", "write_json"]
+__all__ = ["DECAYS", "Config", "Folder", "command", "plain", "rows", "write_json"]
 
 Row = dict[str, Any]
 
@@ -133,10 +134,15 @@ def rows(path: str | os.PathLike[str]) -> list[Row]:
     return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
 
 
+def command() -> str:
+    """The command that was given, without passwords."""
+    return shlex.join(["superadam", *map(masked, sys.argv[1:])])
+
+
 def environment() -> dict[str, Any]:
     """This process and its machine."""
     return {
-        "command": shlex.join(["superadam", *sys.argv[1:]]),
+        "command": command(),
         "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "superadam": superadam.__version__,
         "torch": torch.__version__,

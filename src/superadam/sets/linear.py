@@ -117,7 +117,7 @@ class Affine(ConvexSet):
         d = (d / d.amax()).double().expand_as(y).flatten()
         # A D⁻¹ Aᵀ = Rᵀ R, without the squared condition number of the left-hand side.
         R = torch.linalg.qr(A.T / d.sqrt()[:, None], mode="r").R
-        for _ in range(4):  # once, then against rounding errors: three times, for the largest y and spread of d
+        for _ in range(5):  # once, then against rounding errors: four times, for y of 1e30 and d over twelve orders
             lagrange = torch.cholesky_solve((A @ x - b)[:, None], R, upper=True)[:, 0]
             x = x - (A.T @ lagrange) / d
         return x.view(y.shape)
