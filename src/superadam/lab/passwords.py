@@ -8,17 +8,15 @@ from urllib.parse import quote, quote_plus
 
 __all__ = ["hidden", "masked", "parsed"]
 
-# As SQLAlchemy reads it.
-URL = re.compile(
-    r"(?P<scheme>[\w+]+://)(?:(?P<user>[^:/]*)(?P<password>:[^@]*)?@)?(?P<place>[^?]*)(?P<query>\?.*)?", re.S
-)
+LOGIN = r"(?:(?P<user>[^:/]*)(?P<password>:[^@]*)?@)?"  # as SQLAlchemy reads it
+URL = re.compile(rf"(?s)(?P<scheme>[\w+]+://){LOGIN}(?P<place>[^?]*)(?P<query>\?.*)?")
 SCHEME = re.compile(r"[\w+.-]+://")
 WORDS = re.compile(r"(?is)(passw\w*\s*[=:]\s*).*")
 SECRET = re.compile(r"(?i)pass|secret|token|key")
 
 
 def parsed(text: str) -> Any | None:
-    """SQLAlchemy's URL; None if the text is none, or one in which a password with @, / or ? may reach beyond its place."""
+    """SQLAlchemy's URL; None if the text is none, or if part of a password may stand in the place of a host."""
     import sqlalchemy
 
     found = URL.fullmatch(text)
