@@ -41,12 +41,12 @@ def whole(path: str | os.PathLike[str], *, new: bool = False) -> Iterator[IO[byt
     False
     all of it
     """
-    path = Path(os.path.realpath(path))
-    mode = _mode(path)
+    mode = _mode(Path(path))
     if mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         with open(path, "wb") as device:
             yield device
         return
+    path = Path(os.path.realpath(path))
     _clear(path)
     file, temporary = _beside(path)
     try:

@@ -20,7 +20,7 @@ def parsed(text: str) -> Any | None:
     import sqlalchemy
 
     found = URL.fullmatch(text)
-    if found is None or "@" in found["place"] or "?" in (found["password"] or ""):
+    if found is None or "@" in found["place"] or "?" in f"{found['user']}{found['password']}":
         return None
     try:
         return sqlalchemy.make_url(text)
@@ -50,7 +50,8 @@ def masked(text: str) -> str:
     assert found is not None
     user = "" if found["user"] is None else f"{found['user']}{':…' if found['password'] else ''}@"
     query = re.sub("=[^&]*", "=…", found["query"] or "")
-    return f"{before}{found['scheme']}{user}{found['place']}{query}"
+    place = WORDS.sub(r"\1…", found["place"])
+    return f"{before}{found['scheme']}{user}{place}{query}"
 
 
 def hidden(text: str, url: Any) -> str:
