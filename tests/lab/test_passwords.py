@@ -58,7 +58,7 @@ def test_no_command_shows_a_password(tmp_path, url):
     for args in ([*compare, "--storage", url], [*compare, f"--storage={url}"], ["worker", url, "out"]):
         ended = CliRunner().invoke(app, args)
         assert ended.exit_code == 2, ended.output
-        assert "x7" not in ended.output.replace("x7-", "")
+        assert "x7" not in ended.output
         assert "Unknown storage" in ended.output or "Cannot open" in ended.output or "needs" in ended.output
         assert not [p for p in (tmp_path / "out").glob("*") if "x7" in p.read_text(errors="replace")]
 
