@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 from superadam import SuperAdam, load_checkpoint, save_checkpoint
 from superadam.lab.batch_norm import join_statistics
 from superadam.lab.data.batching import ALL, Part, share
+from superadam.lab.locks import Lock
 from superadam.parts import nearest
 from superadam.resumable import default_generators, set_default_generators
 from superadam.sharding import like
@@ -138,6 +139,16 @@ class Processes:
         finally:
             if self.leads:
                 self.wait()
+
+    @contextmanager
+    def holding(self, lock: Lock) -> Iterator[None]:
+        """The first process has the lock, for all of them."""
+        self.from_first(lock.take)
+        try:
+            yield
+        finally:
+            if self.leads:
+                lock.release()
 
     def wait(self) -> None:
         """Until all are here."""
