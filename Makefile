@@ -33,8 +33,9 @@ chromium:
 test: $(VENV)/test.stamp lint chromium  ## lint, types, tests, coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --cov --cov-report=term
 
-test-slow: $(VENV)/slow.stamp  ## the tests marked slow
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(WORKERS)
+# Hypothesis draws the same examples in `test` everywhere, many new ones here (tests/conftest.py).
+test-slow: $(VENV)/slow.stamp  ## the tests marked slow; properties on thousands of random examples
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile=random -n $(WORKERS)
 
 lint: $(VENV)/test.stamp  ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -1,5 +1,13 @@
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# `make test` draws the same examples on every machine, `make test-slow` many others each time
+# (--hypothesis-profile=random). No example has a time limit: the machine may be busy.
+COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", COMMON, derandomize=True, max_examples=100)
+settings.register_profile("random", COMMON, max_examples=2000, print_blob=True)
+settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True)

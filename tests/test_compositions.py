@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from problems import Stochastic, SuperAdam, train
@@ -300,7 +300,6 @@ def check_against_reference(options, tau, run, split, *, half_steps=False, probl
     return opt
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
 @given(composition=compositions(), split=st.sampled_from(SPLITS), half_steps=FLAG)
 def test_a_composition_is_algorithm_1_with_these_parts(composition, split, half_steps):
     options, tau, alpha = composition

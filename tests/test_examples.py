@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import ended
 from superadam import zoo
 from superadam.lab.tasks import TASKS
 from superadam.matrices import Matrix
@@ -59,7 +60,10 @@ def torchrun(name):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
     command += ["--rdzv-endpoint", "localhost:0", FOLDER / f"{name}.py"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=True).stdout
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said, errors = ended(process)
+    assert process.returncode == 0, errors
+    return said
 
 
 def plain_loop(main):

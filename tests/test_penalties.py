@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize, minimize_scalar
 
@@ -17,7 +17,6 @@ from superadam import penalties, sets
 from superadam.penalties import combined_argmin, pair_objection
 from test_sets import TOL, check_slices, problems, relative
 
-PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
 WEIGHTS = st.sampled_from([0.0, 1e-6, 0.3, 1e4])
 
 
@@ -38,7 +37,6 @@ def kkt_group(lam, y, d, x):
     return relative(x - y + lam / d * (x / x.norm()), y)
 
 
-@PROPERTY
 @given(problems(), WEIGHTS, WEIGHTS)
 def test_separable_penalties(problem, l1, l2):
     y, d, _, _ = problem
@@ -52,7 +50,6 @@ def test_separable_penalties(problem, l1, l2):
         assert kkt_elastic(a, b, y.double(), d.double(), x.double()) < TOL[y.dtype]
 
 
-@PROPERTY
 @given(problems(), WEIGHTS)
 def test_group_lasso(problem, lam):
     y, d, _, dim = problem

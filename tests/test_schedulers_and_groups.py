@@ -10,7 +10,8 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from problems import CASES, LR, Stochastic
-from superadam import SuperAdam, create, estimators, matrices, options, schedules, twice, zoo
+from superadam import SuperAdam, create, estimators, matrices, schedules, twice, zoo
+from superadam._state import options
 
 SHAPES = [(3,), (2, 2), ()]
 TAUS = pytest.mark.parametrize("tau", [0.0, 1.0])

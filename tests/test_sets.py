@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -21,7 +21,6 @@ from superadam.estimators import Recursive
 from superadam.schedules import Paper
 
 TOL = {torch.float64: 1e-9, torch.float32: 1e-5}
-PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
 
 # ------------------------------------------------------------------------------------------------------------- inputs
 
@@ -168,7 +167,6 @@ def check_slices(x, y, d, dim, dtype, residual):
         assert residual(*row) < TOL[dtype]
 
 
-@PROPERTY
 @given(problems())
 def test_separable_sets(problem):
     y, d, r, _ = problem
@@ -183,7 +181,6 @@ def test_separable_sets(problem):
         check_slices(x, y, d, None, y.dtype, lambda *row, lo=lo, hi=hi: kkt_interval(lo, hi, *row))
 
 
-@PROPERTY
 @given(problems())
 def test_simplex(problem):
     y, d, total, dim = problem
@@ -191,7 +188,6 @@ def test_simplex(problem):
     check_slices(x, y, d, dim, y.dtype, lambda *row: kkt_simplex(total, *row))
 
 
-@PROPERTY
 @given(problems(), st.sampled_from([1.001, 1.7, 20.0]))
 def test_capped_simplex(problem, room):
     y, d, total, dim = problem
@@ -201,7 +197,6 @@ def test_capped_simplex(problem, room):
     check_slices(x, y, d, dim, y.dtype, lambda *row: kkt_simplex(total, *row, cap=cap))
 
 
-@PROPERTY
 @given(problems())
 def test_l1_ball(problem):
     y, d, r, dim = problem
@@ -209,7 +204,6 @@ def test_l1_ball(problem):
     check_slices(x, y, d, dim, y.dtype, lambda *row: kkt_l1(r, *row))
 
 
-@PROPERTY
 @given(problems())
 def test_l2_ball(problem):
     y, d, r, dim = problem
@@ -217,7 +211,6 @@ def test_l2_ball(problem):
     check_slices(x, y, d, dim, y.dtype, lambda *row: kkt_l2(r, *row))
 
 
-@PROPERTY
 @given(problems(), st.sampled_from([-10.0, -1e-3, 0.0, 1.0]))
 def test_halfspace_and_hyperplane(problem, b):
     y, d, _, _ = problem
@@ -229,7 +222,6 @@ def test_halfspace_and_hyperplane(problem, b):
     check_slices(x, y, d, None, y.dtype, lambda *row: kkt_hyperplane(flat, b, *row, inequality=True))
 
 
-@PROPERTY
 @given(problems(), st.integers(1, 4))
 def test_affine(problem, m):
     y, d, _, _ = problem
@@ -240,7 +232,6 @@ def test_affine(problem, m):
     check_slices(x, y, d, None, y.dtype, lambda *row: kkt_affine(A, b, *row))
 
 
-@PROPERTY
 @given(problems(scalar_metric=True))
 def test_matrix_norm_balls(problem):
     y, d, r, _ = problem

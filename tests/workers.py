@@ -22,6 +22,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from patience import STILL
 from problems import CASES, LR
 from superadam import SuperAdam, create, matrices, penalties, sets, twice
 from superadam._state.sharding import positions
@@ -508,7 +509,11 @@ def run_all(rank, world, folder, names):
     """One process: run the scenarios and keep what each returned, or how it failed."""
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world, timeout=timedelta(seconds=30)
+        "gloo",
+        init_method=f"file://{folder}/meet-{world}",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=STILL),
     )
     results = {}
     for name in names:

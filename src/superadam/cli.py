@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +18,7 @@ except ImportError as missing:
 from superadam import bench as benchmark
 from superadam.bench.models import SHAPES
 from superadam.lab import commands
+from superadam.lab.folders import command, write_json
 
 __all__ = ["app", "main"]
 
@@ -64,9 +62,9 @@ def bench(
         end_to_end=end_to_end,
         say=lambda text: asides.print(f"{text} …"),
     )
-    report = {"command": shlex.join(["superadam", *sys.argv[1:]]), **report}
+    report = {"command": command(), **report}
     if json_file is not None:
-        json_file.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        write_json(json_file, report)
     for table in benchmark.tables(report).values():
         _print(table)
 

@@ -7,13 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from comparing import alone, numbers, small_plan
 from sqlalchemy.exc import IntegrityError
 
+from patience import ended, wait_for
 from superadam.lab import own
 from superadam.lab.comparison import engine
 from superadam.lab.comparison.engine import carry_out
@@ -28,14 +28,6 @@ def running(queue):
     """The processes that make runs now."""
     trials = queue._trials(queue._states.RUNNING)
     return [trial.user_attrs["worker"]["pid"] for trial in trials if "worker" in trial.user_attrs]
-
-
-def wait_for(found, seconds=180):
-    end = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < end, "in vain"
-        time.sleep(0.5)  # each look takes the data base for a while
-    return value
 
 
 def test_two_processes_make_the_table_of_one_and_one_that_is_killed_loses_nothing(tmp_path):
@@ -65,9 +57,9 @@ def test_a_comparison_that_is_killed_and_restarted_gives_the_same_table(tmp_path
     slow.touch()
     process = subprocess.Popen([*COMMAND, *args], stdout=subprocess.DEVNULL)
     database = out / "comparison.db"
-    wait_for(database.exists)
     try:
-        (worker,) = wait_for(lambda: begun(database))
+        wait_for(database.exists, alive=lambda: process.poll() is None)
+        (worker,) = wait_for(lambda: begun(database), alive=lambda: process.poll() is None)
     finally:
         process.kill()
         process.wait()
@@ -136,7 +128,7 @@ def test_workers_anywhere_join_through_postgresql(tmp_path, postgres):
             slow.unlink()
 
     results = carry_out(half, tmp_path / "out", postgres, jobs=0, listener=extend)
-    said = [worker.communicate(timeout=180)[0] for worker in workers]
+    said = [ended(worker)[0] for worker in workers]
     made = [int(text.rsplit("ended; ", 1)[1].split()[0]) for text in said[1:]]
     assert min(made) > 0
     assert results.plan == plan

@@ -7,6 +7,8 @@ import formats
 import pytest
 import torch
 from formats import REAL, real
+from hypothesis import given
+from hypothesis import strategies as st
 
 from superadam.lab import data
 from superadam.lab.data import DataError, image_folder, libsvm, wikitext2
@@ -120,7 +122,20 @@ def test_libsvm_against_scikit_learn(tmp_path):
     assert read.y.tolist() == theirs[1].tolist()
 
 
-@pytest.mark.parametrize(("low", "high"), [("-1", "+1"), ("0", "1"), ("1", "2")])
+@given(st.floats().filter(lambda f: f != 0), st.sampled_from([1.0, -3.5]))
+def test_libsvm_is_finite_in_what_it_stores_or_refused(tmp_path_factory, value, other):
+    """Values near the ends of float32, too."""
+    path = tmp_path_factory.getbasetemp() / "libsvm-of-any-value"
+    path.write_text(f"+1 1:{value!r}\n-1 2:{other!r}\n")
+    stored = torch.tensor(value, dtype=torch.float64).float()
+    if stored.isfinite():
+        assert libsvm(path).x.tolist() == [[stored.item(), 0.0], [0.0, other]]
+    else:
+        with pytest.raises(DataError, match="too large for float32, the first in row 1"):
+            libsvm(path)
+
+
+@pytest.mark.parametrize(("low", "high"), [("-1", "+1"), ("0", "1"), ("1", "2"), ("1e39", "2e39")])
 def test_libsvm_labels(tmp_path, low, high):
     (tmp_path / "a").write_text(f"{high} 1:1\n\n{low} # nothing\n{high} 2:-1e-3\n")
     read = libsvm(tmp_path / "a")
@@ -138,8 +153,10 @@ def test_libsvm_labels(tmp_path, low, high):
         ("+1 0:1\n", "line 1: index 0 after 0. Expected .* increasing indices from 1"),
         ("+1 3:1 2:1\n", "line 1: index 2 after 3"),
         ("+1 2:1 2:1\n", "line 1: index 2 after 2"),
-        ("+1 1:nan\n-1 1:1\n", "infinite or NaN"),
-        ("nan 1:1\n-1 1:1\n", "infinite or NaN"),
+        ("+1 1:nan\n-1 1:1\n", "1 numbers that are infinite, NaN .*in row 1"),
+        ("nan 1:1\n-1 1:1\n", "infinite, NaN .*in row 1"),
+        ("+1 1:1\n\n-1 1:1e39\n", "too large for float32, the first in row 2"),
+        ("+1 1:1 2:-1e39\n-1 1:inf\n", "2 numbers .*in row 1"),
         ("1 1:1\n2 1:1\n3 1:1\n", "3 kinds of labels"),
         ("7 1:1\n", "1 kinds of labels"),
         ("+1 900000000000:1\n", "too large"),

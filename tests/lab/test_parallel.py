@@ -14,6 +14,7 @@ import torch
 from test_lab_runs import equal
 from typer.testing import CliRunner
 
+from patience import ended
 from superadam.cli import app
 from superadam.lab.data import Images, batches
 from superadam.lab.folders import Folder, rows
@@ -42,7 +43,7 @@ def by_two(tmp_path_factory):
     """The folder of all runs of sharers.py."""
     folder = tmp_path_factory.mktemp("two")
     process = started(str(SHARERS), str(folder))
-    _, errors = process.communicate(timeout=300)
+    _, errors = ended(process)
     assert process.returncode == 0, errors
     return folder
 
@@ -143,7 +144,18 @@ def test_shares_of_a_batch_are_the_batch_with_its_augmentation():
 def test_torchrun_is_interrupted_and_goes_on(tmp_path):
     """As a user does it: Ctrl-C to torchrun, then the command that it prints."""
     path = tmp_path / "run"
-    command = ("-m", "superadam.cli", "train", "pydoc-lstm", "--scale", "tiny", "--epochs", "300", "--out", str(path))
+    command = (
+        "-m",
+        "superadam.cli",
+        "train",
+        "pydoc-lstm",
+        "--scale",
+        "tiny",
+        "--epochs",
+        "100000",
+        "--out",
+        str(path),
+    )
     process = started(*command, "--method", "super_adam tau=1")
     shown = ""
     for line in process.stdout:
@@ -151,14 +163,14 @@ def test_torchrun_is_interrupted_and_goes_on(tmp_path):
         if line.startswith("epoch 2,"):
             process.send_signal(signal.SIGINT)
             break
-    rest, errors = process.communicate(timeout=200)
+    rest, errors = ended(process)
     assert "2 processes (ddp)" in shown
     assert shown.count("epoch 1,") == 1
     assert f"torchrun --nproc-per-node 2 -m superadam.cli resume {path}" in rest, errors
     stopped = len(rows(path))
-    assert 3 <= stopped < 301
+    assert stopped >= 3
     process = started("-m", "superadam.cli", "resume", str(path), "--epochs", str(stopped + 1))
-    rest, errors = process.communicate(timeout=200)
+    rest, errors = ended(process)
     assert process.returncode == 0, errors
     assert rest.count("Finished") == 1
     assert [row["epoch"] for row in rows(path)] == [*range(stopped + 2)]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from studies import run, study
 
+from patience import HANGS
 from superadam.lab.comparison import report
 from superadam.lab.comparison.records import Plan, Results
 
@@ -161,7 +162,7 @@ def browser():
     if not os.path.exists(CHROMIUM):
         pytest.skip(f"the browser's tests need {CHROMIUM}")
     with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=1000 * HANGS)
         yield browser
         browser.close()
 
@@ -170,6 +171,7 @@ def browser():
 def opened(browser, path, width=1600, colors="light"):
     """The page, which must have nothing to complain about and nothing to ask for."""
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=colors)
+    page.set_default_timeout(1000 * HANGS)
     said, asked = [], []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))

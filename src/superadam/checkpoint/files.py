@@ -10,12 +10,9 @@ does not notice a flipped bit. It is written beside the old one, which it replac
 from __future__ import annotations
 
 import copy
-import glob
 import hashlib
 import os
-import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
@@ -25,6 +22,7 @@ from torch.optim import Optimizer
 
 from superadam._state import replay
 from superadam._state.loading import by_name
+from superadam.checkpoint.disk import whole
 from superadam.checkpoint.resumable import default_generators, set_default_generators
 
 __all__ = ["content_of", "load_checkpoint", "save_checkpoint"]
@@ -90,7 +88,7 @@ def save_checkpoint(
         "generators": default_generators(),
         "extra": extra,
     }
-    _write(Path(os.path.realpath(path)), content)
+    _write(path, content)
 
 
 def load_checkpoint(
@@ -227,40 +225,23 @@ class _Hashed:
         """Called by torch at the end; what is left in the buffer is written with the rest."""
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
-    """Beside `path`, to the disk, then in its place."""
-    for left_over in path.parent.glob(glob.escape(f".{path.name}.") + "*.tmp"):  # of a process that was killed
-        left_over.unlink(missing_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            hashed = _Hashed(file)
-            try:
-                torch.save(content, cast(IO[bytes], hashed))
-            except RuntimeError:
-                if hashed.error is not None:
-                    raise hashed.error from None
-                raise
-            file.write(hashed.sha256.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        _check_readable(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
+def _write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
+    with whole(path) as file:
+        hashed = _Hashed(file)
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            torch.save(content, cast(IO[bytes], hashed))
+        except RuntimeError:
+            if hashed.error is not None:
+                raise hashed.error from None
+            raise
+        file.write(hashed.sha256.digest())
+        file.flush()
+        _check_readable(os.fspath(file.name))
 
 
-def _check_readable(path: Path) -> None:
+def _check_readable(path: str) -> None:
     """Better to hear of it now than when it is needed."""
-    unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(os.fspath(path))
+    unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     if unsafe:
         raise TypeError(
             f"Not saved: there is a {', '.join(unsafe)} in extra= or in the state of a part, which torch.load would "

@@ -92,7 +92,9 @@ def train(
                 problem = find(task).problem(scale, seed, config.data_dir, config.sizes)  # before a folder is made
             processes.join(problem)
             make(find(task), problem, method, preset, config.options)
-            _go(processes.from_first(lambda: Folder.new(out, config)), processes)
+            folder = processes.from_first(lambda: Folder.new(out, config))
+            with processes.holding(folder.lock):
+                _go(folder, processes)
 
 
 def resume(run: RunFolder, epochs: Epochs = None, budget_evals: Evals = None, budget_seconds: Seconds = None) -> None:
@@ -103,7 +105,7 @@ def resume(run: RunFolder, epochs: Epochs = None, budget_evals: Evals = None, bu
     with errors():
         folder = Folder(run)
         config = folder.read()
-        with together(config.strategy, config.device) as processes:
+        with together(config.strategy, config.device) as processes, processes.holding(folder.lock):
             if epochs or budget_evals or budget_seconds:
                 config.epochs, config.budget_evals, config.budget_seconds = epochs, budget_evals, budget_seconds
                 processes.from_first(lambda: folder.write(config))

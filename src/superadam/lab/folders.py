@@ -1,4 +1,4 @@
-"""A run is a folder: config.json, environment.json, metrics.jsonl, last.pt."""
+"""A run is a folder: config.json, environment.json, metrics.jsonl, last.pt; and run.lock while it is trained."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -20,8 +21,11 @@ import torch.distributed as dist
 
 import superadam
 from superadam._state.parts import nearest
+from superadam.checkpoint.disk import write_text
+from superadam.lab.locks import Lock
+from superadam.lab.passwords import masked
 
-__all__ = ["DECAYS", "Config", "Folder", "plain", "rows"]
+__all__ = ["DECAYS", "Config", "Folder", "command", "plain", "rows", "write_json"]
 
 Row = dict[str, Any]
 
@@ -74,22 +78,24 @@ class Folder:
         self.path = Path(path)
         self.config, self.environment = self.path / "config.json", self.path / "environment.json"
         self.metrics, self.checkpoint = self.path / "metrics.jsonl", self.path / "last.pt"
+        self.lock = Lock(self.path / "run.lock")
 
     @classmethod
     def new(cls, path: str | os.PathLike[str] | None, config: Config) -> Self:
         """A folder for a run, named after it where no name is given. One that holds a run already is refused."""
         folder = cls(_free(config) if path is None else path)
-        if folder.config.exists():
+        folder.path.mkdir(parents=True, exist_ok=True)
+        try:
+            write_json(folder.config, dataclasses.asdict(config), new=True)  # of two that are made at once, one fails
+        except FileExistsError:
             raise ValueError(
                 f"{folder.path} holds a run: `superadam resume {folder.path}` goes on with it, or give another --out"
-            )
-        folder.path.mkdir(parents=True, exist_ok=True)
-        folder.write(config)
-        folder.metrics.write_text("")
+            ) from None
+        folder.metrics.touch()
         return folder
 
     def write(self, config: Config) -> None:
-        _write(self.config, dataclasses.asdict(config))
+        write_json(self.config, dataclasses.asdict(config))
 
     def read(self) -> Config:
         """The config of the run that is there."""
@@ -100,7 +106,7 @@ class Folder:
     def write_environment(self) -> None:
         """Who computes now, added to those before."""
         known = self.sessions()
-        _write(self.environment, [*known, environment()])
+        write_json(self.environment, [*known, environment()])
 
     def sessions(self) -> list[dict[str, Any]]:
         """The environments in which the run was computed."""
@@ -116,7 +122,7 @@ class Folder:
 
     def cut_metrics(self, size: int) -> None:
         """Drop what was measured after the checkpoint that training goes on from: it will be measured again."""
-        with self.metrics.open("r+b") as file:
+        with self.metrics.open("ab") as file:
             file.truncate(size)
 
 
@@ -128,10 +134,15 @@ def rows(path: str | os.PathLike[str]) -> list[Row]:
     return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
 
 
+def command() -> str:
+    """The command that was given, without passwords."""
+    return shlex.join(["superadam", *map(masked, sys.argv[1:])])
+
+
 def environment() -> dict[str, Any]:
     """This process and its machine."""
     return {
-        "command": shlex.join(["superadam", *sys.argv[1:]]),
+        "command": command(),
         "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "superadam": superadam.__version__,
         "torch": torch.__version__,
@@ -155,10 +166,14 @@ def _cpu() -> str:
 
 
 def _free(config: Config) -> Path:
-    """A name in runs/ that is not taken."""
+    """A new folder in runs/."""
     name = f"{config.task}-{config.method.replace(' ', '-').replace('=', '')}-seed{config.seed}"
-    names = (Path("runs") / (name if i == 1 else f"{name}-{i}") for i in count(1))
-    return next(path for path in names if not path.exists())
+    for i in count(1):
+        path = Path("runs") / (name if i == 1 else f"{name}-{i}")
+        with suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
+    raise AssertionError
 
 
 def plain(value: Any) -> Any:
@@ -168,8 +183,6 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _write(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any, *, new: bool = False) -> None:
     """The whole file or none."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n", new=new)

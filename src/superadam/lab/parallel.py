@@ -25,6 +25,7 @@ from superadam._state.sharding import like
 from superadam.checkpoint.resumable import default_generators, set_default_generators
 from superadam.lab.batch_norm import join_statistics
 from superadam.lab.data.batching import ALL, Part, share
+from superadam.lab.locks import Lock
 
 if TYPE_CHECKING:
     from superadam.lab.problems import Evaluated, Problem
@@ -138,6 +139,16 @@ class Processes:
         finally:
             if self.leads:
                 self.wait()
+
+    @contextmanager
+    def holding(self, lock: Lock) -> Iterator[None]:
+        """The first process has the lock, for all of them."""
+        self.from_first(lock.take)
+        try:
+            yield
+        finally:
+            if self.leads:
+                lock.release()
 
     def wait(self) -> None:
         """Until all are here."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from superadam._state.parts import nearest
+from superadam.checkpoint.disk import whole, write_text
 from superadam.lab.folders import Config, Folder, rows
 from superadam.lab.methods import PAPER
 
@@ -114,7 +115,8 @@ def _matplotlib(shown: list[Curve], paths: list[Path]) -> None:
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 5))
     for path in paths:
-        figure.savefig(path, dpi=100)
+        with whole(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=100)
 
 
 def _limits(shown: list[Curve], panel: str) -> tuple[float, float] | None:
@@ -156,7 +158,7 @@ def _plotly(shown: list[Curve], path: Path) -> None:
             figure.update_xaxes(title_text=words, row=i, col=j)
             figure.update_yaxes(type="log" if _logarithmic(panel) else "linear", row=i, col=j)
     figure.update_layout(height=320 * len(AXES), legend={"orientation": "h"})
-    figure.write_html(path, include_plotlyjs=True)  # to be opened without a network
+    write_text(path, figure.to_html(include_plotlyjs=True))  # to be opened without a network
 
 
 def _points(curve: Curve, axis: str, panel: str) -> tuple[list[float], list[float]]:

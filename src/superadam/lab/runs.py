@@ -92,6 +92,7 @@ class Run:
         self.clock = Clock(self.problem.device)
         self.memory: Any = None
         self._measured = -1  # the step of the last row
+        self._kept: int | None = 0  # bytes of the metrics, before this process adds to them
         self._signal, self._stop = 0, False  # what was sent to this process; what all have agreed on
         self._saved_at = time.perf_counter()
         writes_board = config.tensorboard and self.processes.leads
@@ -100,7 +101,6 @@ class Run:
             self._load()
         else:
             self.processes.seed(config.seed)
-            self._cut(0)  # of a process that was killed before its first checkpoint
         self.seconds = self.clock.seconds
         """Of training, on which all processes agree after every batch."""
         self._generators = default_generators()
@@ -153,10 +153,10 @@ class Run:
 
     def train(self) -> str:
         """Go on until the end."""
-        if self.processes.leads:
-            self.folder.write_environment()
-        set_default_generators(self._generators)  # whatever has been drawn since the run was made
-        with self._signals():
+        with self._held(), self._signals():
+            if self.processes.leads:
+                self.folder.write_environment()
+            set_default_generators(self._generators)  # whatever has been drawn since the run was made
             self.watcher.begun(self)
             if self._measured < 0:
                 self._evaluate({})
@@ -296,14 +296,20 @@ class Run:
             optimizer=self.opt,
             plateau=self.plateau or None,
         )
-        self._cut(place.pop("metrics"))
+        self._kept = place.pop("metrics")
         self.clock.total = place.pop("seconds")
         for name, value in place.items():
             setattr(self, name, value)
 
-    def _cut(self, size: int) -> None:
-        if self.processes.leads:
-            self.folder.cut_metrics(size)
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """No other process writes into the folder. What one that was killed has measured after its last checkpoint is
+        dropped: it will be measured again."""
+        with self.processes.holding(self.folder.lock):
+            if self._kept is not None and self.processes.leads:
+                self.folder.cut_metrics(self._kept)
+            self._kept = None
+            yield
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

@@ -120,7 +120,7 @@ class Affine(ConvexSet):
         U = torch.linalg.lu_factor(w * A.T).LU[: len(A)].triu()
         L = torch.linalg.solve_triangular(U, w * A.T, upper=True, left=False)
         R = torch.linalg.cholesky(L.T @ L)
-        for _ in range(3):  # once, then against rounding errors
+        for _ in range(5):  # once, then against rounding errors
             excess = torch.linalg.solve_triangular(U.T, (A @ x - b)[:, None], upper=False)
             x = x - (w * (L @ torch.cholesky_solve(excess, R))).flatten()
         return x.view(y.shape)

@@ -115,7 +115,7 @@ def report(
         all_ = len(seeds) == len(found.plan.report_seeds)
         out = out or (folder if all_ else folder / f"seeds-from-{first_seed}")
         out.mkdir(parents=True, exist_ok=True)
-        console.print(engine.report(found.only(seeds=seeds), out), highlight=False)
+        console.print(engine.report(found.only(seeds=seeds), out, folder / engine.RESULTS), highlight=False)
     console.print(f"Report: {out / 'report.html'}", highlight=False)
 
 

@@ -17,7 +17,6 @@ from superadam.lab.comparison.jobs import needed
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import RETRIES, Queue
 from superadam.lab.comparison.records import Plan, Record, Results
-from superadam.lab.comparison.storage import masked
 from superadam.lab.folders import environment
 from superadam.lab.parallel import check_device
 
@@ -104,11 +103,11 @@ def compare(
     return results
 
 
-def report(results: Results, folder: Path) -> str:
-    """Write report.html and report.md, and return the verdict."""
+def report(results: Results, folder: Path, source: Path | None = None) -> str:
+    """Write report.html and report.md, and return the verdict. `source` is the results.json that they are of."""
     from superadam.lab.comparison.report import write  # scipy takes a second to import
 
-    return write(results, folder).text
+    return write(results, folder, source=source).text
 
 
 def place_of(plan: Plan, out: str | Path | None) -> Path:
@@ -130,8 +129,7 @@ def carry_out(
     jobs = (os.cpu_count() or 1) if jobs is None else jobs
     if jobs:
         check_device(plan.device)
-    here = environment()
-    here |= {"command": masked(here["command"]), "optuna": version("optuna"), "threads": 1, "jobs": jobs}
+    here = environment() | {"optuna": version("optuna"), "threads": 1, "jobs": jobs}
     with Queue(storage, name, plan, here) as queue:
         queue.revive(counting=False)
         try:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-__all__ = ["Estimate", "Evidence", "evidence", "holm", "mean", "paired", "student_p"]
+__all__ = ["Estimate", "Evidence", "evidence", "holm", "log_ratio", "mean", "paired", "student_p"]
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -78,6 +78,19 @@ def paired(values: Sequence[float], least: Sequence[float] | None = None) -> Est
     below = round(RESAMPLES * (1 - LEVEL) / 2)
     low, high = resampled[below - 1], resampled[-below]
     return Estimate(student.value, min(student.low, float(low)), max(student.high, float(high)), student.n)
+
+
+def log_ratio(a: float, b: float) -> float:
+    """log(a / b) of any two positive numbers: finite, and 0 only if they are equal.
+
+    The logarithms of two close numbers can be equal, and their ratio can be out of range.
+
+    >>> log_ratio(0.010000000000000002, 0.01) > 0, math.log(0.010000000000000002) - math.log(0.01)
+    (True, 0.0)
+    >>> f"{log_ratio(1e-300, 1e300):.1f}"
+    '-1381.6'
+    """
+    return math.log1p((a - b) / b) if b / 2 < a < b * 2 else math.log(a) - math.log(b)
 
 
 class Evidence(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from superadam.lab.comparison.intervals import Estimate, mean
+from superadam.lab.comparison.intervals import Estimate, log_ratio, mean
 from superadam.lab.comparison.records import Record, Row, final, known
 
 __all__ = ["AXES", "Curves", "Outcome", "columns", "crossing"]
@@ -60,10 +60,11 @@ def crossing(rows: Sequence[Row], name: str, target: float) -> dict[str, float]:
 
 
 def _part(above: float, below: float, target: float) -> float:
-    """Of the way from one loss to the other, where the target is."""
+    """Of the way from one loss to the other, where the target is: below <= target < above."""
     if below > 0:
-        above, below, target = math.log(above), math.log(below), math.log(target)
-    return (above - target) / (above - below)
+        return log_ratio(above, target) / log_ratio(above, below)
+    unit = max(above, -below)  # so that no difference overflows, or is 0
+    return (above / unit - target / unit) / (above / unit - below / unit)
 
 
 @dataclasses.dataclass

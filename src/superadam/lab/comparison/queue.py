@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-from superadam.lab.comparison.identity import gone, this
 from superadam.lab.comparison.jobs import Job, judged, quiet
 from superadam.lab.comparison.records import VERSIONS, Plan, Record, Results
 from superadam.lab.comparison.storage import connected, masked
+from superadam.lab.identity import gone, here, this
 
 __all__ = ["BEAT", "GRACE", "RETRIES", "Queue"]
 
@@ -140,10 +140,14 @@ class Queue:
     def _revive(self) -> None:
         import optuna
 
+        workers = {t._trial_id: (t, t.user_attrs.get("worker")) for t in self._trials(self._states.RUNNING)}
+        for number in self._storage._get_stale_trial_ids(self._study._study_id):
+            worker = workers.get(number, (None, None))[1]
+            if worker is not None and here(worker):  # silent because the machine is busy
+                self._storage.record_heartbeat(number)
         with quiet():
             optuna.storages.fail_stale_trials(self._study)
-        for trial in self._trials(self._states.RUNNING):
-            worker = trial.user_attrs.get("worker")
+        for trial, worker in workers.values():
             if worker is not None and gone(worker):
                 self._give_back(trial)
 

@@ -10,10 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
+from superadam.checkpoint.disk import write_text
+
 __all__ = ["VERSIONS", "Plan", "Record", "Results", "final", "known", "measure"]
 
 VERSIONS = ("superadam", "torch", "python", "optuna", "cuda")
 """What of an environment changes numbers."""
+LARGEST = 1e100
+"""Larger numbers count as infinite: their squares and sums could be. float32 ends at 3e38."""
 Row = dict[str, Any]
 
 
@@ -125,9 +129,14 @@ class Results:
         records = [r for r in self.records if r.task in chosen and (r.phase == "tune" or r.seed in kept)]
         return dataclasses.replace(self, plan=part, records=records)
 
+    def lacks(self, other: Results) -> list[Record]:
+        """The runs of the other that are not here."""
+        mine = {_key(r) for r in self.records}
+        return [r for r in other.records if _key(r) not in mine]
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """The file. A comparison that is under way can be written, too: it has fewer records."""
-        Path(path).write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
@@ -140,14 +149,18 @@ class Results:
         return cls(Plan(**found["plan"]), found["environment"], records)
 
 
-def known(value: Any) -> float:
-    """A number, or infinity for what is not finite, not a number or not there.
+def _key(r: Record) -> tuple[Any, ...]:
+    return r.task, r.method, r.phase, r.trial, r.seed
 
-    >>> known(0.5), known(None), known(math.nan)
-    (0.5, inf, inf)
+
+def known(value: Any) -> float:
+    """A number, or infinity for what is beyond `LARGEST`, not a number or not there.
+
+    >>> known(0.5), known(None), known(math.nan), known(-1e300)
+    (0.5, inf, inf, inf)
     """
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) else math.inf
+    return float(value) if number and abs(value) <= LARGEST else math.inf
 
 
 def measure(names: Iterable[str]) -> str:

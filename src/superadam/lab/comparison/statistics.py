@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from superadam.lab.comparison.intervals import LEVEL, NOTHING, Estimate, Evidence, evidence, holm, paired
+from superadam.lab.comparison.intervals import LEVEL, NOTHING, Estimate, Evidence, evidence, holm, log_ratio, paired
 from superadam.lab.comparison.outcomes import TIMES, Outcome, columns
 from superadam.lab.comparison.ranking import Ranks, profile, ranks_of
 from superadam.lab.comparison.records import Results, measure
@@ -172,7 +172,7 @@ class Pairs:
         a, b = self.ours[seed], self.theirs[seed]
         if math.isinf(a) or math.isinf(b):
             return math.inf
-        return math.log(a / b) if self.relative else a - b
+        return log_ratio(a, b) if self.relative else a - b
 
 
 def _pairs(task: TaskStatistics, baseline: str) -> dict[str, Pairs]:
@@ -214,7 +214,7 @@ def _times(
 
 def _log_ratio(top: float, bottom: float) -> float:
     """Infinite if a time is: one that is not known at all."""
-    return math.log(max(top, 1e-9) / max(bottom, 1e-9)) if math.isfinite(top) and math.isfinite(bottom) else math.inf
+    return log_ratio(max(top, 1e-9), max(bottom, 1e-9)) if math.isfinite(top) and math.isfinite(bottom) else math.inf
 
 
 def _compare(method: str, tasks: list[Pairs]) -> Comparison:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import parse_qsl
+
+from superadam.lab.passwords import hidden, masked, parsed
 
 __all__ = ["connected", "masked", "patiently"]
 
-
-def masked(text: str) -> str:
-    """Without the password of a URL.
-
-    >>> masked("postgresql://me:secret@host/lab"), masked("postgresql://host/lab?password=secret")
-    ('postgresql://me:…@host/lab', 'postgresql://host/lab?password=…')
-    """
-    return re.sub(r"(password=)[^&\s]+", r"\1…", re.sub(r"(://[^:/@\s]*):[^@\s]+@", r"\1:…@", text))
+FILE = "sqlite:///"
+EXPECTED = "expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 
 
 def patiently(connect: Callable[[], Any]) -> Any:
@@ -31,35 +27,66 @@ def patiently(connect: Callable[[], Any]) -> Any:
     return connect()
 
 
-def connected(url: str, **options: Any) -> Any:
+def connected(storage: str, **options: Any) -> Any:
     """Optuna's storage there.
 
     Args:
-        url: sqlite:///PATH or postgresql://…
+        storage: sqlite:///PATH, whose path is taken as it is, or postgresql://…
         options: of `RDBStorage`.
     """
     import optuna
     import sqlalchemy
 
-    if url.startswith("postgresql://"):
-        url = url.replace("postgresql://", "postgresql+psycopg://", 1)  # the driver of superadam[postgres]
-    local = url.startswith("sqlite:")
+    url = located(storage)
+    local = url.get_backend_name() == "sqlite"
     options["engine_kwargs"] = {"connect_args": {"timeout": 60}} if local else {"pool_pre_ping": True}
-    escaped = url.replace("{", "{{").replace("}", "}}")  # Optuna formats it
+    text = url.render_as_string(hide_password=False)
+    escaped = text.replace("{", "{{").replace("}", "}}")  # Optuna formats it
     try:
-        storage = patiently(lambda: optuna.storages.RDBStorage(escaped, **options))
-    except sqlalchemy.exc.OperationalError as error:
-        raise ValueError(f"Cannot open {masked(url)}: {masked(str(error.orig))}") from error
-    except sqlalchemy.exc.ArgumentError as error:
-        raise ValueError(f"Unknown storage {masked(url)} (expected sqlite:///PATH or postgresql://…)") from error
+        found = patiently(lambda: optuna.storages.RDBStorage(escaped, **options))
+    except sqlalchemy.exc.ArgumentError:
+        raise _unknown(storage) from None
+    except sqlalchemy.exc.SQLAlchemyError as error:
+        said = hidden(str(getattr(error, "orig", None) or error), url)
+        raise ValueError(f"Cannot open {masked(storage)}: {said}") from None
     except ImportError as missing:
-        raise ValueError(f"{masked(url)} needs {missing.name}: pip install 'superadam[postgres]'") from missing
+        name = getattr(missing.__cause__, "name", None) or missing.name
+        raise ValueError(f"{masked(storage)} needs {name}: pip install 'superadam[postgres]'") from missing
     if local:
         # Optuna reads a trial's state, then writes it. SQLite would let two processes read before both write.
-        sqlalchemy.event.listen(storage.engine, "connect", _own_transactions)
-        sqlalchemy.event.listen(storage.engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
-        storage.engine.dispose()
-    return storage
+        sqlalchemy.event.listen(found.engine, "connect", _own_transactions)
+        sqlalchemy.event.listen(found.engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
+        found.engine.dispose()
+    return found
+
+
+def located(storage: str) -> Any:
+    """SQLAlchemy's URL.
+
+    >>> located("sqlite:///100%/a?b/c.db").database, located("postgresql://me:%40@host/lab").password
+    ('100%/a?b/c.db', '@')
+    """
+    import sqlalchemy
+
+    if storage.startswith(FILE):
+        path, query = storage.removeprefix(FILE), ""
+        if "=" in path.rpartition("?")[2] and "/" not in path.rpartition("?")[2]:  # of SQLite, not of a folder's name
+            path, _, query = path.rpartition("?")
+        if path in ("", ":memory:"):
+            raise ValueError("A data base in memory cannot be shared with workers: give sqlite:///PATH")
+        return sqlalchemy.URL.create("sqlite", database=path, query=dict(parse_qsl(query)))
+    url = parsed(storage)
+    if url is None:
+        raise _unknown(storage)
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")  # the driver of superadam[postgres]
+    return url
+
+
+def _unknown(storage: str) -> ValueError:
+    shown = masked(storage) if "://" in storage else "…"
+    encoded = "; in user and password, write @ as %40, / as %2F, : as %3A, ? as %3F" if "@" in storage else ""
+    return ValueError(f"Unknown storage {shown} ({EXPECTED}{encoded})")
 
 
 def _own_transactions(connection: Any, record: Any) -> None:

@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,8 +48,6 @@ class Memory(Folder):
 
     def write_environment(self) -> None: ...
 
-    def cut_metrics(self, size: int) -> None: ...
-
 
 class Light(Run):
     """A run that leaves its rows alone: no monitor, no full gradients, no checkpoints.
@@ -76,6 +75,10 @@ class Light(Run):
         return self._splits()
 
     def _save(self) -> None: ...
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        yield
 
 
 def config_of(plan: Plan, job: Job) -> Config:

@@ -59,14 +59,19 @@ def libsvm(path: str | os.PathLike[str], features: int | None = None) -> Rows:
             _check_line(columns[len(columns) - len(content) + 1 :], f"{path}, line {n}")
     if not labels:
         raise DataError(f"{path} holds no rows. {FORM}.")
-    if not all(map(math.isfinite, labels + values)):
-        raise DataError(f"{path} holds numbers that are infinite or NaN. Remove these rows.")
+    stored = torch.tensor(values.tolist(), dtype=torch.float64).float()
+    rows = torch.arange(len(labels)).repeat_interleave(torch.tensor(entries.tolist()))
+    wrong = rows[~stored.isfinite()].tolist() + [i for i, label in enumerate(labels) if not math.isfinite(label)]
+    if wrong:
+        raise DataError(
+            f"{path} holds {len(wrong)} numbers that are infinite, NaN or too large for float32, the first in row "
+            f"{min(wrong) + 1}. Remove these rows, or scale the features."
+        )
     d = _width(path, len(labels), max(columns, default=-1) + 1, features)
     x = torch.zeros(len(labels), d)
     if columns:
-        rows = torch.arange(len(labels)).repeat_interleave(torch.tensor(entries))
-        x[rows, torch.tensor(columns)] = torch.tensor(values, dtype=torch.float32)
-    return Rows(x, _signs(path, torch.tensor(labels)))
+        x[rows, torch.tensor(columns)] = stored
+    return Rows(x, _signs(path, torch.tensor(labels.tolist(), dtype=torch.float64)))
 
 
 def _check_line(columns: array[int], where: str) -> None:
@@ -91,4 +96,4 @@ def _signs(path: Path, labels: torch.Tensor) -> torch.Tensor:
     if len(kinds) > 2 or (len(kinds) == 1 and abs(kinds[0]) != 1):
         shown = ", ".join(f"{k:g}" for k in kinds[:5])
         raise DataError(f"{path} has {len(kinds)} kinds of labels ({shown}, …). Expected two, such as 1 and -1.")
-    return torch.where(labels == kinds[-1], 1.0, -1.0) if len(kinds) == 2 else labels.float()
+    return torch.where(labels == kinds[-1], 1.0, -1.0).float() if len(kinds) == 2 else labels.float()

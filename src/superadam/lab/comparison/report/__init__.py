@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from superadam.checkpoint.disk import write_text
 from superadam.lab.comparison.records import Results
 from superadam.lab.comparison.report.markdown import markdown
 from superadam.lab.comparison.report.page import page
@@ -14,13 +15,26 @@ from superadam.lab.comparison.verdict import Verdict, verdict
 __all__ = ["write"]
 
 
-def write(results: Results, folder: str | os.PathLike[str]) -> Verdict:
-    """Write report.html, report.md and results.json into the folder; return what a terminal is to say."""
+def write(results: Results, folder: str | os.PathLike[str], *, source: Path | None = None) -> Verdict:
+    """Write report.html, report.md and results.json into the folder; return what a terminal is to say.
+
+    A results.json there that is the `source` of these results stays as it is: a comparison that goes on may have
+    written a newer one. One that holds runs which are not in these results is not replaced: nothing is written.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     found = analyse(results)
     words = verdict(results, found)
-    results.write(folder / "results.json")
-    (folder / "report.md").write_text(markdown(results, found, words), encoding="utf-8")
-    (folder / "report.html").write_text(page(results, found, words), encoding="utf-8")
+    files = {"report.md": markdown(results, found, words), "report.html": page(results, found, words)}
+    there = folder / "results.json"
+    if source is not None and there.exists() and (lost := results.lacks(Results.read(there))):
+        seeds = ", ".join(map(str, sorted({r.seed for r in lost})))
+        raise ValueError(
+            f"{there} holds {len(lost)} runs that this report leaves out (seeds {seeds}). It is not replaced. "
+            "Give another folder by --out"
+        )
+    if source is None or not (there.exists() and there.samefile(source)):
+        results.write(there)
+    for name, text in files.items():
+        write_text(folder / name, text)
     return words

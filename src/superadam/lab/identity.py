@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-__all__ = ["gone", "this"]
+__all__ = ["gone", "here", "this"]
 
 
 def this() -> dict[str, Any]:
@@ -22,8 +22,20 @@ def this() -> dict[str, Any]:
 
 def gone(process: dict[str, Any]) -> bool:
     """Whether it is known to be no more. Of another machine, that is never known."""
-    here = (process["host"], process["boot"]) == (socket.gethostname(), _boot())
-    return here and _started(process["pid"]) != process["started"]
+    return _known(process) and _started(process["pid"]) != process["started"]
+
+
+def here(process: dict[str, Any]) -> bool:
+    """Whether it is known to live, on this machine.
+
+    >>> here(this()), here({**this(), "host": "elsewhere"})
+    (True, False)
+    """
+    return _known(process) and not gone(process)
+
+
+def _known(process: dict[str, Any]) -> bool:
+    return (process["host"], process["boot"]) == (socket.gethostname(), _boot())
 
 
 def _boot() -> str:

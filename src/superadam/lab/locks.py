@@ -1,0 +1,93 @@
+"""One process at a time writes into a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from superadam.checkpoint.disk import locked
+from superadam.lab.identity import gone, this
+
+__all__ = ["HeldError", "Lock"]
+
+
+class HeldError(ValueError):
+    """Another process has the lock."""
+
+
+class Lock:
+    """A file that is there as long as a process holds it, and says which one that is.
+
+    The system's lock on the file decides: it ends with its process. Where there are no such locks, what the file says
+    decides: it counts no more when its process is known to be gone.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lock, other = (Lock(Path(folder, "lock")) for _ in range(2))
+    ...     lock.take()
+    ...     try:
+    ...         other.take()
+    ...     except HeldError:
+    ...         print("held")
+    ...     lock.release()
+    ...     other.take()
+    ...     other.release()
+    held
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] | None = None
+        self._takes = 0
+
+    def take(self) -> None:
+        """Hold it until as many releases, or raise `HeldError`."""
+        if self._takes == 0:
+            self._file = self._taken()
+        self._takes += 1
+
+    def release(self) -> None:
+        """Let go."""
+        self._takes -= 1
+        if self._takes == 0 and self._file is not None:
+            if os.name == "posix":  # first, so that whoever locks the file later sees that it is none any more
+                self.path.unlink(missing_ok=True)
+            self._file.close()
+            if os.name != "posix":  # no open file is removed there
+                self.path.unlink(missing_ok=True)
+            self._file = None
+
+    def _taken(self) -> IO[bytes]:
+        while True:
+            file = open(self.path, "a+b")  # noqa: SIM115
+            try:
+                held = locked(file)
+                file.seek(0)
+                holder = _holder(file.read())
+                if held is False:
+                    raise HeldError(self._words(holder))
+                if held is None and holder is not None and not gone(holder):
+                    raise HeldError(f"{self._words(holder)} If there is no such process any more, remove {self.path}.")
+                if os.path.exists(self.path) and os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
+                    file.truncate(0)
+                    file.write(json.dumps(this()).encode())
+                    file.flush()
+                    return file
+            except BaseException:
+                file.close()
+                raise
+            file.close()  # the one before has just let go of it, and removed it
+
+    def _words(self, holder: dict[str, Any] | None) -> str:
+        who = "another process" if holder is None else f"process {holder['pid']} on {holder['host']}"
+        return f"{self.path.parent} is in use: {who} writes into it. Wait until it has ended, or end it."
+
+
+def _holder(content: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and found.keys() >= this().keys() else None
