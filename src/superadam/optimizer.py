@@ -182,7 +182,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 a loss without a graph, the batch is left out. Without it the gradients must be there already.
         """
         self._accelerator_graph_capture_health_check()
-        if closure is not None and scaling.under_scaler(self):
+        if closure is not None and getattr(self, "found_inf", None) is not None:
             raise RuntimeError(
                 "GradScaler looks at the gradients before step(closure) has any. Call scaler.step(opt) without a "
                 "closure, with tau > 0 in a loop over `superadam.twice(loader)`."
@@ -190,9 +190,12 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         if closure is None and not self.state and replay.current() is None and self._nothing_to_learn():
             self.init_state()
             return None
-        recipes.follow(self)
-        two_point = self.two_point
-        self._enter_changed_sets()
+        if any(["method" in group for group in self.param_groups]):
+            recipes.follow(self)
+        plans = self._plans_of_now()
+        two_point = any([plan.two_point for plan in plans])
+        if any([plan.parts.constraint is not inside for plan, inside in zip(plans, self._inside, strict=True)]):
+            self._enter_changed_sets()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             if closure is None:
                 self._half_step() if two_point else self._full_step(None)
@@ -218,20 +221,19 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 "each. Loop over the loader itself.",
                 stacklevel=3,
             )
-        if self._pending():
-            raise RuntimeError("A move is pending from when tau was larger: call opt.flush() before lowering it.")
         loss = None if closure is None else self._evaluate(closure)
         views = self._with_gradients(moves=True)
         if closure is None:
             self.gradient_evaluations += 1
-        overflow = scaling.unscale(self)
-        # Line 9 on a set waits for the device in any case, and refuses numbers that are not finite.
-        alone = all(group["constraint"] is None and group["penalty"] is None for group in self.param_groups)
-        if overflow is not None and self.defaults["capturable"] and alone:
+        scaled = getattr(self, "found_inf", None) is not None
+        overflow = scaling.unscale(self) if scaled else None
+        free = all([plan.free for plan in self._plans])
+        if overflow is not None and self.defaults["capturable"] and free:
             with scaling.undone(self, where=overflow):
                 self._absorb(views)
         elif not overflow:
-            refusals.check_finite(self)
+            if not free:  # line 9 on a set waits for the device in any case
+                refusals.check_finite(self)
             self._absorb(views)
         return loss
 

@@ -13,11 +13,11 @@ from torch.optim.optimizer import ParamsT
 from superadam._state import formats, loading, options, precision, recipes, replay, twins
 from superadam._state.options import Composition
 from superadam._state.phases import BETWEEN, PENDING, START
-from superadam._state.plans import Plan
+from superadam._state.plans import Plan, options_of
 from superadam._state.sharding import joined, local
 from superadam._state.sharding import objection as sharding_objection
 from superadam._step import line_9
-from superadam._step.view import real, state_dtype
+from superadam._step.view import gamma_of, real, state_dtype
 from superadam.matrices import Matrix
 from superadam.sets import ConvexSet
 
@@ -61,9 +61,6 @@ class ComposedOptimizer(Optimizer):
         return self._plan(group).parts
 
     def _plan(self, group: dict[str, Any]) -> Plan:
-        for plan in self._plans:
-            if plan.group is group and plan.holds(group):
-                return plan
         return self._plans_of_now()[self._index(group)]
 
     def _index(self, group: dict[str, Any]) -> int:
@@ -71,7 +68,14 @@ class ComposedOptimizer(Optimizer):
 
     def _plans_of_now(self) -> list[Plan]:
         """A plan for each group, with its options as they are now."""
-        if len(self._plans) != len(self.param_groups) or not all(map(Plan.holds, self._plans, self.param_groups)):
+        plans, groups = self._plans, self.param_groups
+        try:
+            known = len(plans) == len(groups) and all(
+                [plan.group is group and plan.options == options_of(group) for plan, group in zip(plans, groups)]  # noqa: B905
+            )
+        except RuntimeError:  # tensors that are not the same object cannot be compared so
+            known = False
+        if not known:
             self._normalise()
         return self._plans
 
@@ -98,7 +102,7 @@ class ComposedOptimizer(Optimizer):
     @property
     def two_point(self) -> bool:
         """Whether a step takes two gradients of its batch."""
-        return any([plan.parts.two_point for plan in self._plans_of_now()])
+        return any([plan.two_point for plan in self._plans_of_now()])
 
     def _pending(self) -> bool:
         return any([state.get("phase") == PENDING for state in self.state.values()])
@@ -123,7 +127,7 @@ class ComposedOptimizer(Optimizer):
             if name not in state:
                 state[name] = _made(slot, p)
         if parts.two_point and "gamma" not in state:
-            gamma = options.gamma_of(group)
+            gamma = gamma_of(group)
             state["gamma"] = torch.zeros_like(gamma).detach() if isinstance(gamma, Tensor) else 0.0
         shape, here = parts.root_shape(p), parts.root_shape(local(p))
         if shape is not None and here is not None and "root" not in state:
@@ -153,6 +157,8 @@ class ComposedOptimizer(Optimizer):
     def _tie_scalars(self) -> None:
         """One tensor for all parameters of a matrix, after loading, or after a change of a matrix's options."""
         self._scalars = {}
+        for plan in self._plans:
+            plan.layouts = None
         taken: set[int] = set()
         for plan in self._plans:
             for p in plan.group["params"]:

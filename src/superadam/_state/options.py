@@ -6,7 +6,7 @@ import difflib
 import math
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Size, Tensor
 
@@ -14,7 +14,6 @@ from superadam._state import formats
 from superadam._state.parts import check, nearest
 from superadam._state.precision import ROUNDINGS
 from superadam._step import fused
-from superadam._step.tensors import Scalar
 from superadam._step.view import View, real
 from superadam.estimators import Estimator, Recursive
 from superadam.iterates import Iterate, Plain
@@ -214,15 +213,6 @@ def warn_of_fused(parts: Composition, options: dict[str, Any]) -> None:
         f"{parts.schedule}, and the options). Its steps run by {instead}, as without fused=True.{hint}",
         stacklevel=2,
     )
-
-
-def gamma_of(group: dict[str, Any]) -> Scalar:
-    """γ as a number where that needs no synchronisation with a device."""
-    lr = group["lr"]
-    if not isinstance(lr, Tensor):
-        return cast(float, lr)
-    on_host = lr.device.type == "cpu" and not group["capturable"] and not lr.requires_grad
-    return float(lr) if on_host else lr.reshape(())
 
 
 def describe(opt: ComposedOptimizer) -> str:

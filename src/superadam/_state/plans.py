@@ -14,9 +14,10 @@ from superadam.matrices import ByShape
 if TYPE_CHECKING:
     from superadam._step.layout import Layout
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "options_of"]
 
-_chosen = operator.itemgetter(
+# The options of a group but for the learning rate.
+options_of = operator.itemgetter(
     *("tau", *KINDS, "weight_decay", "decoupled_weight_decay", "clip", "maximize", "rounding"),
     *("foreach", "fused", "compile", "capturable", "differentiable"),
 )
@@ -32,8 +33,10 @@ class Plan:
         self._chosen: dict[Tensor, Composition] | None = None
         if isinstance(self.parts.matrix, ByShape):
             self._chosen = self._by_parameter(self.parts.matrix)
+        self.two_point = self.parts.two_point
+        self.free = self.parts.constraint is None and self.parts.penalty is None
         # Parts are plain data that a user may write into: keep a copy.
-        self.options = tuple(dict(value) if isinstance(value, dict) else value for value in _chosen(group))
+        self.options = tuple(dict(value) if isinstance(value, dict) else value for value in options_of(group))
 
     def _by_parameter(self, matrix: ByShape) -> dict[Tensor, Composition]:
         params = self.group["params"]
@@ -44,10 +47,3 @@ class Plan:
     def of(self, p: Tensor) -> Composition:
         """The parts of one of the parameters."""
         return self.parts if self._chosen is None else self._chosen[p]
-
-    def holds(self, group: dict[str, Any]) -> bool:
-        """Whether it is about this group, with its options as they are now."""
-        try:
-            return self.group is group and bool(_chosen(group) == self.options)
-        except RuntimeError:  # tensors that are not the same object cannot be compared so
-            return False

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from superadam._state import refusals
 from superadam._state.composed import ComposedOptimizer, State
-from superadam._state.options import gamma_of
 from superadam._state.phases import BETWEEN, PENDING, READY, RESTARTED, START, UNESTIMATED, forget
 from superadam._state.plans import Plan
 from superadam._state.precision import precisely
@@ -44,33 +43,29 @@ class AlgorithmOne(ComposedOptimizer):
             for layout in grouped(plan, self.state, lambda p, s: kind(p, s) if s else None):
                 yield self._view(layout)
 
-    def _view(self, layout: Layout, **more: Any) -> View:
+    def _view(self, layout: Layout, *, moves: bool = False) -> View:
         if layout.group["differentiable"]:  # what autograd has saved must not be written into
             shared = layout.parts.matrix.scalars
             for state in layout.states:
                 state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and k not in shared})
-        return layout.view(self._scalars.get(layout.parts.matrix, {}), **more)
+        return layout.view(self._scalars[layout.parts.matrix] if layout.parts.matrix.scalars else {}, moves=moves)
 
     def _with_gradients(self, *, moves: bool) -> list[View]:
         """The parameters that have a gradient, as views; refused, before anything changes, where one cannot be used."""
-        layouts: list[Layout] = []
+        views: list[View] = []
         self._some_idle = False
         for plan in self._plans:
             params = [p for p in plan.group["params"] if p.grad is not None]
             self._some_idle |= len(params) < len(plan.group["params"])
             if plan.layouts is None or not self._same(plan.layouts, params):
                 refusals.check_gradients(self)
+                if moves and self._pending():
+                    raise RuntimeError(
+                        "A move is pending from when tau was larger: call opt.flush() before lowering it."
+                    )
                 plan.layouts = self._layouts(plan)
-            layouts += plan.layouts
-        return [
-            self._view(
-                layout,
-                moves=moves,
-                paired=layout.states[0]["phase"] == BETWEEN,
-                restarted=layout.states[0]["phase"] == RESTARTED,
-            )
-            for layout in layouts
-        ]
+            views += [self._view(layout, moves=moves) for layout in plan.layouts]
+        return views
 
     def _same(self, layouts: list[Layout], params: list[Tensor]) -> bool:
         """Whether the last step's layouts still hold, as they do while nothing but numbers changes."""
@@ -143,9 +138,9 @@ class AlgorithmOne(ComposedOptimizer):
             elif view.matrix.two_point:
                 within = [self._within[p] for p in view.params]
                 view.q, view.dx = join([q for q, _ in within]), join([dx for _, dx in within])
-            gamma, way = gamma_of(view.group), dispatch.choose(view)
+            gamma, way = view.gamma, dispatch.choose(view)
             # Where nothing is summed over all of x, a piece goes through all lines while it is in the cache.
-            if view.moves and view.parts.at_once and view.group["clip"] is None:
+            if view.moves and view.layout.at_once:
                 way.absorb_and_move(view, gamma)
             else:
                 waiting.append((view, way))
@@ -157,13 +152,13 @@ class AlgorithmOne(ComposedOptimizer):
             moving = [(view, way) for view, way in waiting if view.moves]
             lines.solve_jointly([view for view, _ in moving])
             for view, way in moving:
-                way.move(view, gamma_of(view.group))
+                way.move(view, view.gamma)
         for view in views:
             self._end(view)
 
     def _end(self, view: View) -> None:
         if not view.moves:
-            gamma = gamma_of(view.group)
+            gamma = view.gamma
             gamma = gamma.clone() if isinstance(gamma, Tensor) else gamma  # schedulers write into a tensor lr
             for state in view.states:
                 state["gamma"], state["phase"] = gamma, PENDING
@@ -268,7 +263,7 @@ class AlgorithmOne(ComposedOptimizer):
             with torch.no_grad():
                 for view in views:
                     state = view.states[0]
-                    gamma = state["gamma"] if state["phase"] == PENDING else gamma_of(view.group)
+                    gamma = state["gamma"] if state["phase"] == PENDING else view.gamma
                     s = view.bound()
                     s.x.copy_(line_9.x_tilde(s, gamma))
             yield

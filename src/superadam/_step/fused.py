@@ -102,20 +102,22 @@ class FusedAdam(Fused):
         return super().coincides(view)
 
     def absorb_and_move(self, view: View, gamma: Scalar) -> None:
-        if not 0 <= 1 - cast(float, view.alpha) < 1:  # the correction at an infinite step count is 1 for these β₁ only
+        alpha = cast(float, view.alpha)
+        if not 0 < alpha <= 1:  # Adam's correction at an infinite step count, 1 - β₁^∞, is 1 for these β₁ only
             super().absorb_and_move(view, gamma)
         elif view.free:
-            self.kernel(view, view.params, _rate(view, gamma))
+            self.kernel(view, view.params, _rate(view, gamma), alpha)
         else:
             self.run(self._on_set, view, gamma)
 
     def _on_set(self, s: View, gamma: Scalar) -> Sums:
         y = [scratch("y", x).copy_(x) if len(s.params) == 1 else x.clone() for x in s.params]
-        self.kernel(s, y, gamma.to(s.params[0].device) if isinstance(gamma, Tensor) else gamma)
+        rate = gamma.to(s.params[0].device) if isinstance(gamma, Tensor) else gamma
+        self.kernel(s, y, rate, cast(float, s.alpha))
         return lines.move(s, gamma, join(y))
 
     @staticmethod
-    def kernel(view: View, x: list[Tensor], eta: Scalar) -> None:
+    def kernel(view: View, x: list[Tensor], eta: Scalar, alpha: float) -> None:
         """Bring g_t and H_t up to date, and take x to (1 - ηw) x - η H_t⁻¹ g_t."""
         H: Any = view.matrix
         s = math.sqrt(1 - H.beta**view.t) if H.bias_correction else 1.0
@@ -129,7 +131,7 @@ class FusedAdam(Fused):
             view.all("v_max") if amsgrad else [],
             _steps(view, math.inf),
             lr=eta * s,
-            beta1=1 - view.alpha,
+            beta1=1 - alpha,
             beta2=H.beta,
             weight_decay=view.decay / s + view.decay_in_gradient,
             eps=H.lam * s,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from superadam._state.phases import BETWEEN, RESTARTED
 from superadam._state.sharding import sharding
 from superadam._step import tiles
 from superadam._step.view import View
@@ -28,6 +29,7 @@ class Layout:
 
     def __init__(self, group: dict[str, Any], parts: Composition, params: list[Tensor], states: list[State]) -> None:
         self.group, self.parts, self.params, self.states = group, parts, params, states
+        self.at_once = parts.at_once and group["clip"] is None
         self.facts = self._facts()
         self.ways: dict[Hashable, Way] = {}  # what `dispatch.choose` has chosen
         self.aligned = tiles.aligned(self.view({}, grads=[None] * len(params)))
@@ -45,11 +47,13 @@ class Layout:
             and self._facts() == self.facts
         )
 
-    def view(self, scalars: dict[str, Tensor], grads: list[Tensor | None] | None = None, **more: Any) -> View:
+    def view(self, scalars: dict[str, Tensor], grads: list[Tensor | None] | None = None, moves: bool = False) -> View:
         """The parameters with their gradients of now."""
         if grads is None:
             grads = [p.grad for p in self.params]
-        return View(self.group, self.parts, self.params, grads, self.states, scalars, layout=self, **more)
+        phase = self.states[0].get("phase")
+        more = {"layout": self, "moves": moves, "paired": phase == BETWEEN, "restarted": phase == RESTARTED}
+        return View(self.group, self.parts, self.params, grads, self.states, scalars, **more)
 
     def lies_alike(self, grads: list[Tensor]) -> bool:
         """Whether parameters, state and these gradients lie in memory alike, coordinate by coordinate."""

@@ -34,6 +34,15 @@ def state_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype in (torch.float64, torch.complex128) else torch.float32
 
 
+def gamma_of(group: dict[str, Any]) -> Scalar:
+    """γ of a param group, as a number where that needs no synchronisation with a device."""
+    lr = group["lr"]
+    if not isinstance(lr, Tensor):
+        return cast(float, lr)
+    on_host = lr.device.type == "cpu" and not group["capturable"] and not lr.requires_grad
+    return float(lr) if on_host else lr.reshape(())
+
+
 def join(tensors: list[Tensor]) -> Tensor:
     """Several tensors as one."""
     return tensors[0] if len(tensors) == 1 else cast(Tensor, TensorList(tensors))
@@ -109,8 +118,8 @@ class View:
     ) -> None:
         set_ = self.__dict__
         set_.update(group=group, parts=parts, params=params, grads=grads, states=states, scalars=scalars)
+        set_.update(zip(("estimator", "matrix", "schedule", "iterate", "constraint", "penalty"), parts, strict=True))
         set_.update(more)
-        self.estimator, self.matrix, self.schedule, self.iterate, self.constraint, self.penalty = parts
 
     # ------------------------------------------------------------------------------------ state under its names
 
@@ -181,6 +190,12 @@ class View:
         )
 
     # ------------------------------------------------------------------------------------ facts
+
+    @property
+    def gamma(self) -> Scalar:
+        """γ, as a number where that needs no synchronisation with a device."""
+        lr = self.group["lr"]
+        return lr if isinstance(lr, float) else gamma_of(self.group)
 
     @property
     def sharding(self) -> Sharding:

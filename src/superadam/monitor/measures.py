@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from superadam._state.options import gamma_of
 from superadam._state.phases import PENDING, START, UNESTIMATED
 from superadam._state.scaler import under_scaler
 from superadam._state.sharding import Sharding, local, over_ranks, sharding
@@ -190,7 +189,7 @@ def _spectrum(tally: Tally, views: list[View]) -> None:
 def rate(c: View) -> Scalar:
     """γ of the move that g_t and H_t are for."""
     state = c.states[0]
-    gamma: Scalar = state["gamma"] if state["phase"] == PENDING else gamma_of(c.group)
+    gamma: Scalar = state["gamma"] if state["phase"] == PENDING else c.gamma
     return gamma * c.iterate.rate(c)
 
 
