@@ -14,8 +14,8 @@ from superadam import theory
 from superadam._state import options, recipes, refusals, replay
 from superadam._state import scaler as scaling
 from superadam._state.sharding import local, over_ranks, sharding
-from superadam._step.algorithm import AlgorithmOne
-from superadam._step.compiled import eagerly
+from superadam._step.algorithm import AlgorithmOne, eagerly
+from superadam._step.view import View
 from superadam.estimators import Estimator
 from superadam.iterates import Iterate
 from superadam.matrices import Matrix
@@ -248,24 +248,31 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         loss = self._first_evaluation(closure)
         if refusals.left_out(self, loss):
             return loss
-        refusals.check_gradients(self)
-        refusals.check_finite(self)
+        views = self._usable_gradients()
         if self._pending():
-            self._to_next_point()
+            self._to_next_point(views)
             try:
                 again.restore()
                 self.zero_grad()
                 if refusals.left_out(self, self._evaluate(closure)):
                     self._void()
                     return loss
-                refusals.check_gradients(self)
-                refusals.check_finite(self)
+                views = self._usable_gradients()
             except BaseException:
                 self._void()
                 raise
-        self._absorb(self._with_gradients(moves=False))
+        self._absorb(views)
         self._used = replay.Used(self._parameters())
         return loss
+
+    def _usable_gradients(self) -> list[View]:
+        """The gradients of one of two evaluations, if there are any and all can be used."""
+        views = self._with_gradients(moves=False)
+        if not views:
+            refusals.check_gradients(self)
+        if not all([plan.free for plan in self._plans]):
+            refusals.check_finite(self)
+        return views
 
     def _first_evaluation(self, closure: Callable[[], float]) -> float:
         """The closure with cleared gradients: what it might otherwise add to would be part of q.
@@ -325,7 +332,9 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 "loop over `twice(loader, accumulate=n)`, or use step(closure) with a closure that goes over the "
                 "micro-batches.)"
             )
-        refusals.check_gradients(self)
+        views = self._with_gradients(moves=False)
+        if not views:
+            refusals.check_gradients(self)
         self.gradient_evaluations += 1
         overflow = bool(scaling.unscale(self))
         self._last_half = half
@@ -339,13 +348,13 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             if overflow and self._dropped_batch is not half.batch:
                 self._void()
             elif self._dropped_batch is not half.batch:
-                self._absorb(self._with_gradients(moves=False))
+                self._absorb(views)
             self._open_batch = None
         else:
             if overflow:  # nothing is touched: the pending move waits for the next batch
                 self._dropped_batch = half.batch
             else:
-                self._to_next_point()
+                self._to_next_point(views)
             self._open_batch = half.batch
         if refused is not None:
             raise refused

@@ -97,6 +97,11 @@ class Composition(NamedTuple):
         """Whether no line waits for sums over all of x."""
         return not self.matrix.scalars and self.matrix.scope != "all"
 
+    def elementwise(self, *, line_9: bool) -> bool:
+        """Whether all parts treat every coordinate by itself, with or without the set and the penalty."""
+        parts = (self.estimator, self.matrix, self.iterate, *((self.constraint, self.penalty) if line_9 else ()))
+        return all(part is None or part.elementwise for part in parts) and not self.matrix.two_point
+
     def slots(self, x: Tensor) -> dict[str, Slot]:
         """What is kept for a parameter like x, in its dtype: by the estimator, the iterate and the matrix."""
         like_x = (*self.estimator.buffers, *self.iterate.buffers)

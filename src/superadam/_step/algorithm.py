@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from superadam._state import refusals
 from superadam._state.composed import ComposedOptimizer, State
-from superadam._state.phases import BETWEEN, PENDING, READY, RESTARTED, START, UNESTIMATED, forget
+from superadam._state.phases import BETWEEN, PENDING, READY, START, UNESTIMATED, forget
 from superadam._state.plans import Plan
 from superadam._state.precision import precisely
 from superadam._state.replay import put_back
 from superadam._state.sharding import Sharding, local, over_ranks, sharding, sums_over_ranks
 from superadam._step import dispatch, line_9, lines
-from superadam._step.compiled import Compiled, eagerly
+from superadam._step.compiled import Compiled
 from superadam._step.fused import Fused
 from superadam._step.layout import Layout, grouped
-from superadam._step.tensors import Scalar, norm2
+from superadam._step.tensors import norm2
 from superadam._step.view import Scalars, Sums, View, each, join, real, state_dtype
 from superadam.iterates import Iterate
 from superadam.matrices import Matrix
 
-__all__ = ["AlgorithmOne"]
+__all__ = ["AlgorithmOne", "eagerly"]
 
 WAYS = (Fused, Compiled)  # known to the dispatch by being imported
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def eagerly(method: Method) -> Method:
+    """Let torch.compile, of a method or of a function that calls it, leave the method as it is.
+
+    A step chooses kernels itself, and torch's fused ones cannot be traced.
+    """
+
+    @functools.wraps(method)
+    def call(*args: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(method)(*args, **options)  # type: ignore[no-untyped-call]
+        return method(*args, **options)
+
+    return cast(Method, call)
 
 
 class AlgorithmOne(ComposedOptimizer):
@@ -84,10 +103,7 @@ class AlgorithmOne(ComposedOptimizer):
             if p.grad is not None:
                 self._complete(plan, p)
 
-        def kind(p: Tensor, state: State) -> Hashable:
-            return None if p.grad is None else (state["phase"] == BETWEEN, state["phase"] == RESTARTED)
-
-        return grouped(plan, self.state, kind)
+        return grouped(plan, self.state, lambda p, state: None if p.grad is None else _key(state))
 
     def _regroup(self) -> None:
         """Phases or step counts have changed for some parameters only."""
@@ -96,27 +112,24 @@ class AlgorithmOne(ComposedOptimizer):
 
     # ------------------------------------------------------------------------------------ the lines
 
-    def _to_next_point(self) -> None:
+    def _to_next_point(self, views: list[View]) -> None:
         """The gradients are q = ∇f(x_{t-1}; ξ_t). Move to x_t (lines 9, 10) and take q into the estimator (line 11)."""
-        refusals.check_gradients(self)
-
-        def kind(p: Tensor, state: State) -> Hashable:
-            if state["phase"] == PENDING:
-                return p.grad is None, _key(state["gamma"])
-            return None if p.grad is None or state["phase"] in UNESTIMATED else ("no move",)
-
-        views = list(self._grouped(kind))
-        lines.solve_jointly([v for v in views if v.states[0]["phase"] == PENDING])
+        if self._some_idle:  # moves are taken with or without a gradient
+            idle = self._grouped(lambda p, s: _key(s) if p.grad is None and s["phase"] == PENDING else None)
+            views = [*views, *idle]
+        lines.solve_jointly([view for view in views if view.states[0]["phase"] == PENDING])
         for view in views:
-            pending, has_grad = view.states[0]["phase"] == PENDING, view.grads[0] is not None
+            phase, has_grad = view.states[0]["phase"], view.grads[0] is not None
+            if phase in UNESTIMATED:
+                continue
             compared = view.matrix.two_point and has_grad
             if compared:
                 start, q = view.bound().x.clone(), view.grad.clone()
             way = dispatch.choose(view)
-            if not pending:
-                way.run(lines.prepare, view, 0.0, line_9=False)
-            else:
+            if phase == PENDING:
                 way.run(lines.move_and_prepare if has_grad else lines.move, view, view.states[0]["gamma"])
+            else:
+                way.run(lines.prepare, view, 0.0, line_9=False)
             if compared:
                 dx = (view.bound().x - start).to(state_dtype(view.params[0]))
                 self._within.update(zip(view.params, zip(each(q), each(dx), strict=True), strict=True))
@@ -219,7 +232,7 @@ class AlgorithmOne(ComposedOptimizer):
             raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
         refusals.check_shapes(self)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
-            pending = list(self._grouped(lambda p, s: (_key(s["gamma"]),) if s["phase"] == PENDING else None))
+            pending = list(self._grouped(lambda p, s: _key(s) if s["phase"] == PENDING else None))
             lines.solve_jointly(pending)
             for view in pending:
                 dispatch.choose(view).move(view, view.states[0]["gamma"])
@@ -253,12 +266,8 @@ class AlgorithmOne(ComposedOptimizer):
         exactly. x̃ is the solution of line 9 from the parameters as they are, with the newest g and H. A copy of the
         parameters is kept meanwhile.
         """
-
-        def kind(p: Tensor, state: State) -> Hashable:
-            gamma = state["gamma"] if state["phase"] == PENDING else None
-            return None if state["phase"] in UNESTIMATED else (_key(gamma),)
-
-        views = [view for view in self._grouped(kind) if not view.free]
+        estimated = self._grouped(lambda p, s: None if s["phase"] in UNESTIMATED else _key(s))
+        views = [view for view in estimated if not view.free]
         with put_back(p for view in views for p in view.params):
             with torch.no_grad():
                 for view in views:
@@ -367,9 +376,10 @@ class AlgorithmOne(ComposedOptimizer):
         self._regroup()
 
 
-def _key(gamma: Scalar | None) -> Hashable:
-    """What parameters must agree on for their pending moves to be taken together."""
-    return id(gamma) if isinstance(gamma, Tensor) else gamma
+def _key(state: State) -> Hashable:
+    """What parameters must agree on for their moves to be taken together: the phase, and the γ of a pending move."""
+    gamma = state["gamma"] if state["phase"] == PENDING else None
+    return state["phase"], id(gamma) if isinstance(gamma, Tensor) else gamma
 
 
 def _finite(state: State, names: Any, p: Tensor) -> bool:

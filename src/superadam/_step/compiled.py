@@ -7,10 +7,9 @@ formulas of t) comes in as 0-d tensors, so a kernel is never made again.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,25 +20,7 @@ from superadam._step.dispatch import Tiles
 from superadam._step.tensors import Scalar, flattened, tracing
 from superadam._step.view import Line, Sums, View, state_dtype
 
-__all__ = ["Compiled", "eagerly"]
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def eagerly(method: Method) -> Method:
-    """Let torch.compile, of a method or of a function that calls it, leave the method as it is.
-
-    A step chooses kernels itself, and torch's fused ones cannot be traced.
-    """
-
-    @functools.wraps(method)
-    def call(*args: Any, **options: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return torch.compiler.disable(method)(*args, **options)  # type: ignore[no-untyped-call]
-        return method(*args, **options)
-
-    return cast(Method, call)
-
+__all__ = ["Compiled"]
 
 Formula = Callable[[Any, float], Any]
 # What of a param group the lines look at.

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from superadam._state.phases import BETWEEN, RESTARTED
 from superadam._state.sharding import sharding
 from superadam._step import tiles
-from superadam._step.view import View
+from superadam._step.view import View, state_dtype
 
 if TYPE_CHECKING:
     from superadam._state.options import Composition
@@ -30,8 +31,11 @@ class Layout:
     def __init__(self, group: dict[str, Any], parts: Composition, params: list[Tensor], states: list[State]) -> None:
         self.group, self.parts, self.params, self.states = group, parts, params, states
         self.at_once = parts.at_once and group["clip"] is None
+        self.names = parts.names(params[0])
+        self.plain = all(type(p) in (Tensor, Parameter) and p.dtype == state_dtype(p) for p in params)
         self.facts = self._facts()
         self.ways: dict[Hashable, Way] = {}  # what `dispatch.choose` has chosen
+        self.elementwise = {line_9: parts.elementwise(line_9=line_9) for line_9 in (False, True)}
         self.aligned = tiles.aligned(self.view({}, grads=[None] * len(params)))
         self.dtype, self.contiguous = params[0].dtype, all(p.is_contiguous() for p in params)
 
@@ -52,8 +56,8 @@ class Layout:
         if grads is None:
             grads = [p.grad for p in self.params]
         phase = self.states[0].get("phase")
-        more = {"layout": self, "moves": moves, "paired": phase == BETWEEN, "restarted": phase == RESTARTED}
-        return View(self.group, self.parts, self.params, grads, self.states, scalars, **more)
+        more = {"moves": moves, "paired": phase == BETWEEN, "restarted": phase == RESTARTED, "plain": self.plain}
+        return View(self.group, self.parts, self.params, grads, self.states, scalars, layout=self, **more)
 
     def lies_alike(self, grads: list[Tensor]) -> bool:
         """Whether parameters, state and these gradients lie in memory alike, coordinate by coordinate."""

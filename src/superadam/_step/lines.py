@@ -9,11 +9,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from superadam._state.precision import precisely
-from superadam._state.refusals import check_matrix
+from superadam._state.refusals import WATCHED_STEPS, check_matrix
 from superadam._state.sharding import gathered
 from superadam._step import line_9
 from superadam._step.tensors import Scalar
 from superadam._step.view import Sums, View, each, join
+from superadam.iterates import Plain
 
 __all__ = ["absorb", "absorb_and_move", "measure", "move", "move_and_prepare", "prepare", "solve_jointly"]
 
@@ -29,16 +30,23 @@ def move(s: View, gamma: Scalar, y: Tensor | None = None) -> Sums:
     if isinstance(gamma, Tensor):
         gamma = gamma.to(s.params[0].device)
 
-    check_matrix(s)
-
-    def change() -> None:
-        s.iterate.rebase(s)
-        rate = gamma * s.iterate.rate(s)
-        line_9.free_move(s, rate) if s.free else line_9.move_on_set(s, rate, y)
-        s.iterate.moved(s)
-
-    precisely(s, change)
+    step = s.states[0]["step"]
+    if type(step) is int and step <= WATCHED_STEPS:
+        check_matrix(s)
+    if s.group["rounding"] == "nearest":
+        _move(s, gamma, y)
+    else:
+        precisely(s, lambda: _move(s, gamma, y))
     return ()
+
+
+def _move(s: View, gamma: Scalar, y: Tensor | None) -> None:
+    if type(s.iterate) is not Plain:
+        s.iterate.rebase(s)
+        gamma = gamma * s.iterate.rate(s)
+    line_9.free_move(s, gamma) if s.free else line_9.move_on_set(s, gamma, y)
+    if type(s.iterate) is not Plain:
+        s.iterate.moved(s)
 
 
 def move_and_prepare(s: View, gamma: Scalar) -> Sums:
@@ -50,15 +58,16 @@ def move_and_prepare(s: View, gamma: Scalar) -> Sums:
 
 
 def _before(s: View, q: Tensor) -> None:
-    s.late = 1  # the weights are those of the next step, which is not counted yet
+    s.__dict__["late"] = 1  # the weights are those of the next step, which is not counted yet
     s.estimator.before(s, q)
-    s.late = 0
+    s.__dict__["late"] = 0
 
 
 def absorb(s: View, gamma: Scalar) -> Sums:
     """Lines 11 and 4, with the gradients ∇f(x_t; ξ_t) at hand."""
     newest = s.grad
-    s.iterate.begin(s)
+    if type(s.iterate) is not Plain:
+        s.iterate.begin(s)
     estimated = s.estimator.after(s, newest)
     # A two-point matrix compares ∇f(x_t; ξ_t) with ∇f(x_{t-1}; ξ_t), whatever the estimator made of them.
     return _line_4(s, newest if s.matrix.two_point else estimated)
@@ -76,9 +85,12 @@ def measure(s: View, gamma: Scalar) -> Sums:
 
 
 def _line_4(s: View, grad: Tensor) -> Sums:
-    s.matrix.update(s, gathered(grad, s.params[0]) if s.matrix.scope == "tensor" else grad)
-    if s.matrix.due(s):
-        s.matrix.refresh(s)
+    if s.matrix.scope == "tensor":
+        s.matrix.update(s, gathered(grad, s.params[0]))
+        if s.matrix.due(s):
+            s.matrix.refresh(s)
+    else:
+        s.matrix.update(s, grad)
     return s.matrix.measure(s, grad) if s.matrix.scalars else ()
 
 
@@ -87,7 +99,8 @@ def solve_jointly(views: list[View]) -> None:
     for matrix in {view.matrix for view in views if view.matrix.scope == "all"}:
         sharing = [view for view in views if view.matrix == matrix]
         whole = View.merged(sharing).bound()
-        check_matrix(whole)
+        if type(whole.states[0]["step"]) is int and whole.states[0]["step"] <= WATCHED_STEPS:
+            check_matrix(whole)
         solved = iter(each(matrix.solve(whole, whole.g)))
         for view in sharing:
             view.direction = join([next(solved) for _ in view.params])

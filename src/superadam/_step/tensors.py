@@ -160,19 +160,36 @@ def _apply(func: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     """func over the tensors of every TensorList in args, by a foreach kernel if there is one."""
     kwargs = kwargs or {}
     name = func if isinstance(func, str) else func.__name__
-    lists = [a for a in args if isinstance(a, TensorList)]
-    if len({len(a) for a in lists}) != 1:
-        raise ValueError(f"{name} got lists of {', '.join(str(len(a)) for a in lists)} tensors")
+    plain, lists, tensors = [], [], bool(kwargs) and any([isinstance(a, Tensor) for a in kwargs.values()])
+    for a in args:
+        if type(a) is TensorList:
+            lists.append(a)
+            plain.append(a.tensors)
+        else:
+            tensors = tensors or isinstance(a, Tensor)
+            plain.append(a)
+    n = len(lists[0].tensors)
+    for a in lists:
+        if len(a.tensors) != n:
+            raise ValueError(f"{name} got lists of {', '.join(str(len(a)) for a in lists)} tensors")
     kernel = getattr(torch, f"_foreach_{name}", None)
-    broadcasts = any(isinstance(a, Tensor) for a in (*args, *kwargs.values())) and name not in _TAKES_0D
+    broadcasts = tensors and name not in _TAKES_0D
     # autograd does not know all of the kernels
-    if kernel is not None and isinstance(args[0], TensorList) and not broadcasts and not torch.is_grad_enabled():
-        out = kernel(*(a.tensors if isinstance(a, TensorList) else a for a in args), **kwargs)
+    if kernel is not None and type(args[0]) is TensorList and not broadcasts and not torch.is_grad_enabled():
+        out = kernel(*plain, **kwargs)
     else:
         one = getattr(Tensor, func) if isinstance(func, str) else func
-        columns = (a.tensors if isinstance(a, TensorList) else [a] * len(lists[0]) for a in args)
+        columns = [p if type(a) is TensorList else [a] * n for a, p in zip(args, plain, strict=True)]
         out = [one(*row, **kwargs) for row in zip(*columns, strict=True)]
     return lists[0] if name.endswith("_") and not name.endswith("__") else TensorList(out)
+
+
+def _method(name: str) -> Callable[..., TensorList]:
+    return lambda self, *args, **kwargs: _apply(name, (self, *args), kwargs)
+
+
+for _name in ("add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_", "copy_", "sqrt", "square", "abs"):
+    setattr(TensorList, _name, _method(_name))  # what steps use most; `__getattr__` finds the others
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:

@@ -26,8 +26,8 @@ SMALL = 1 << 16  # tensors with fewer coordinates are updated together
 
 def elementwise(view: View, *, line_9: bool = True) -> bool:
     """Whether all parts treat every coordinate by itself, with or without the set and the penalty."""
-    parts = (view.estimator, view.matrix, view.iterate, *((view.constraint, view.penalty) if line_9 else ()))
-    return all(part is None or part.elementwise for part in parts) and not view.matrix.two_point
+    known = view.layout is not None
+    return bool(view.layout.elementwise[line_9]) if known else view.parts.elementwise(line_9=line_9)
 
 
 def pieces(view: View, *, line_9: bool = True, reading: bool = False) -> Iterator[View]:
@@ -40,6 +40,9 @@ def pieces(view: View, *, line_9: bool = True, reading: bool = False) -> Iterato
     by_coordinate, by_row = elementwise(view, line_9=line_9), elementwise(view, line_9=False)
     tile, limit = (16 * TILE, 16 * TILE) if reading else (TILE, SMALL)
     small = [i for i, p in enumerate(view.params) if p.numel() <= limit]
+    if len(small) == len(view.params) and sum([p.numel() for p in view.params]) <= tile:
+        yield view  # most often
+        return
     if len(small) > 1:
         yield from (view.part(lot) for lot in _lots(view, small, tile))
     else:

@@ -17,6 +17,12 @@ from superadam._step.tensors import Scalar, TensorList
 
 if TYPE_CHECKING:
     from superadam._state.options import Composition
+    from superadam.estimators import Estimator
+    from superadam.iterates import Iterate
+    from superadam.matrices import Matrix
+    from superadam.penalties import Penalty
+    from superadam.schedules import Schedule
+    from superadam.sets import ConvexSet
 
 __all__ = ["Line", "Scalars", "Sums", "View", "each", "join", "real", "state_dtype"]
 
@@ -93,6 +99,8 @@ class View:
     """Whether this step includes lines 9 and 10."""
     alike = False
     """Whether parameters, gradients and state lie in memory alike."""
+    plain = False
+    """Whether parameters and state are tensors of one real dtype, none of them sharded."""
     late = 0
     """How many steps the step count of these parameters is behind."""
     paired = False
@@ -121,14 +129,22 @@ class View:
         set_.update(zip(("estimator", "matrix", "schedule", "iterate", "constraint", "penalty"), parts, strict=True))
         set_.update(more)
 
+    if TYPE_CHECKING:  # the parts, one by one
+        estimator: Estimator
+        matrix: Matrix
+        schedule: Schedule
+        iterate: Iterate
+        constraint: ConvexSet | None
+        penalty: Penalty | None
+
     # ------------------------------------------------------------------------------------ state under its names
 
     def bound(self) -> View:
         """This view with its tensors under their names."""
-        own = self.__dict__
-        own["x"] = join([real(local(p)) for p in self.params])
+        own, states = self.__dict__, self.states
+        own["x"] = join(self.params if self.plain else [real(local(p)) for p in self.params])
         for name in self.names:
-            own[name] = join([local(state[name]) for state in self.states])
+            own[name] = join([s[name] for s in states] if self.plain else [local(s[name]) for s in states])
         for name, value in self.scalars.items():
             own[name] = value.to(self.params[0].device)
         return self
@@ -136,7 +152,7 @@ class View:
     @property
     def names(self) -> tuple[str, ...]:
         """What the parts keep for these parameters."""
-        return self.parts.names(self.params[0])
+        return self.parts.names(self.params[0]) if self.layout is None else cast(tuple[str, ...], self.layout.names)
 
     def all(self, name: str) -> list[Tensor]:
         """One tensor of the state of every parameter."""
@@ -163,8 +179,8 @@ class View:
 
     def replaced(self, params: list[Tensor], grads: list[Tensor | None], states: list[dict[str, Any]]) -> View:
         """This view of other tensors."""
-        more = {name: self.__dict__[name] for name in ("late", "paired", "restarted") if name in self.__dict__}
-        return type(self)(self.group, self.parts, params, grads, states, self.scalars, **more)
+        kept = {"paired": self.paired, "restarted": self.restarted, "plain": self.plain, "layout": self.layout}
+        return View(self.group, self.parts, params, grads, states, self.scalars, **kept)
 
     def part(self, which: list[int]) -> View:
         """Some of the parameters."""
@@ -183,11 +199,13 @@ class View:
     @classmethod
     def merged(cls, views: list[View]) -> View:
         """Views that share their matrix as one."""
-        return views[0].replaced(
+        merged = views[0].replaced(
             [p for view in views for p in view.params],
             [grad for view in views for grad in view.grads],
             [state for view in views for state in view.states],
         )
+        merged.plain = all(view.plain for view in views)
+        return merged
 
     # ------------------------------------------------------------------------------------ facts
 
@@ -224,8 +242,10 @@ class View:
     @property
     def grad(self) -> Tensor:
         """The newest gradient, in the dtype of the state, with the sign of a minimisation."""
+        grads = cast(list[Tensor], self.grads)
+        if not self.plain:
+            grads = [local(g) for g in grads]
         dtype = state_dtype(self.params[0])
-        grads = [local(g) for g in cast(list[Tensor], self.grads)]
         grad = join([g if g.dtype is dtype else real(g.resolve_conj()).to(dtype) for g in grads])
         if self.group["maximize"]:
             grad = -grad
