@@ -34,6 +34,7 @@ MATRICES = {
     "AccumulatedNorm, past": matrices.AccumulatedNorm(power=0.6, past=True),
     "EstimateNorm": matrices.EstimateNorm(),
     "DampedLBFGS": matrices.DampedLBFGS(history=2, delta=1.0),
+    "one-sided Shampoo": matrices.ByShape(matrices.OneSidedShampoo(lam=0.1, every=2), matrices.Yogi()),
 }
 
 VARIANTS = {
@@ -140,7 +141,10 @@ def result(build=SuperAdam, dtypes=(torch.float64,), parameters=PARAMETERS, **op
 def refused(matrix, variant):
     """Combinations that make no sense, as tests/test_compositions.py knows."""
     line_9 = "constraint" in VARIANTS[variant] or "penalty" in VARIANTS[variant]
-    return (matrix == "DampedLBFGS" and line_9) or (matrix == "EstimateNorm" and "clip" in VARIANTS[variant])
+    dense = matrix in ("DampedLBFGS", "one-sided Shampoo")
+    return (dense and line_9) or (matrix == "EstimateNorm" and "clip" in VARIANTS[variant])
+        matrix == "EstimateNorm" and "clip" in VARIANTS[variant]
+    )
 
 
 PRODUCT = [(m, tau, v) for m in MATRICES for tau in (0.0, 1.0) for v in VARIANTS if not refused(m, v)]

@@ -1,0 +1,86 @@
+"""Checkpoints of the version before phases and iterates: they load, and training goes on as it would have then.
+
+`data/states_before_phases.pt.gz` was written by that version: for each composition its `state_dict` after seven
+batches, x there, and x after five batches more.
+"""
+
+import gzip
+from pathlib import Path
+
+import pytest
+import torch
+
+from superadam import SuperAdam, estimators, iterates, matrices, schedules, sets
+
+FILE = Path(__file__).parent / "data" / "states_before_phases.pt.gz"
+KINDS = {
+    "default": {},
+    "default, tau 1": {"tau": 1.0},
+    "tau 1, flushed": {"tau": 1.0},
+    "tau 1, restarted": {"tau": 1.0},
+    "tau 0, restarted": {},
+    "case 2": {"tau": 1.0, "matrix": matrices.GradientNorm()},
+    "case 3": {"matrix": matrices.BarzilaiBorwein()},
+    "transport": {"iterate": iterates.Ahead(), "schedule": schedules.Constant(alpha=0.1)},
+    "staged": {
+        "estimator": estimators.Summed(),
+        "iterate": iterates.Staged(length=3),
+        "matrix": matrices.AdaGrad(lam=0.1),
+        "schedule": schedules.Constant(alpha=1.0),
+    },
+    "mars": {"estimator": estimators.Corrected(), "matrix": matrices.SecondMoment(bias_correction=True)},
+    "lbfgs": {"matrix": matrices.DampedLBFGS(history=3)},
+    "l2 ball": {"tau": 1.0, "constraint": sets.L2Ball(1.0)},
+    "tensor lr": {"tau": 1.0, "lr": torch.tensor(1e-2)},
+    "capturable": {"tau": 1.0, "capturable": True},
+}
+
+
+def targets():
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(3,), (2, 4)]
+    draw = lambda: [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]  # noqa: E731
+    draw()  # x_1
+    return [draw() for _ in range(12)]
+
+
+def closure(opt, params, target):
+    def evaluate():
+        opt.zero_grad()
+        away = [((p - a) ** 2).sum() for p, a in zip(params, target, strict=True)]
+        loss = sum(a.sqrt() + a * 0.1 for a in away)
+        loss.backward()
+        return loss
+
+    return evaluate
+
+
+@pytest.fixture(scope="module")
+def saved():
+    with gzip.open(FILE) as file:
+        return torch.load(file, weights_only=True)
+
+
+def test_every_kind_is_there(saved):
+    assert saved.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_old_checkpoint_goes_on(saved, kind):
+    old = saved[kind]
+    params = [x.clone().requires_grad_() for x in old["x"]]
+    opt = SuperAdam(params, **{"lr": 1e-2, "schedule": "Paper", **KINDS[kind]})
+    opt.load_state_dict(old["state"])
+    for target in targets()[7:]:
+        opt.step(closure(opt, params, target))
+    for p, x in zip(params, old["after"], strict=True):
+        torch.testing.assert_close(p.detach(), x, rtol=1e-12, atol=1e-12)
+    again = SuperAdam(params, **{"lr": 1e-2, "schedule": "Paper", **KINDS[kind]})
+    again.load_state_dict(opt.state_dict())  # in today's form
+
+
+def test_what_was_given_is_not_changed(saved):
+    old, x = saved["lbfgs"]["state"], [x.clone().requires_grad_() for x in saved["lbfgs"]["x"]]
+    names = set(old["state"][0])
+    SuperAdam(x, matrix=matrices.DampedLBFGS(history=3)).load_state_dict(old)
+    assert set(old["state"][0]) == names
