@@ -143,8 +143,6 @@ def refused(matrix, variant):
     line_9 = "constraint" in VARIANTS[variant] or "penalty" in VARIANTS[variant]
     dense = matrix in ("DampedLBFGS", "one-sided Shampoo")
     return (dense and line_9) or (matrix == "EstimateNorm" and "clip" in VARIANTS[variant])
-        matrix == "EstimateNorm" and "clip" in VARIANTS[variant]
-    )
 
 
 PRODUCT = [(m, tau, v) for m in MATRICES for tau in (0.0, 1.0) for v in VARIANTS if not refused(m, v)]
