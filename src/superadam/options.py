@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 # The options that optimizers pickled by older versions do not have.
 ADDED_LATER = {"fused": None, "compile": False, "rounding": "nearest"}
 
+FLAGS = (
+    "decoupled_weight_decay", "maximize", "foreach", "fused", "compile", "capturable", "differentiable",
+)  # fmt: skip
+
 # What the state of a parameter, or the view that a part has of it, calls by these names.
 RESERVED = {name for name in dir(Chunk) if not name.startswith("_")}.union(
     Chunk.__annotations__, ("gamma", "q", "dx", "step", "restarted", "direction", "master", "number", "root")
@@ -134,6 +138,9 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
         value = options[name]
         if isinstance(value, bool) or not isinstance(value, int | float | Tensor | None):
             raise TypeError(f"Invalid {name}: {value!r} (expected a number)")
+    for name in FLAGS:
+        if not isinstance(options[name], bool | None):
+            raise TypeError(f"Invalid {name}: {options[name]!r} (expected True or False)")
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
     if not (isinstance(lr, Tensor) and lr.device.type != "cpu") and not lr >= 0:
