@@ -15,6 +15,12 @@ ROWS = b"".join(b"%+d 1:0.5 %d:%f 40:-2e-3\n" % (1 - 2 * (i % 2), 2 + i, i / 7) 
 TEXT = "\n".join(f"a line of <unk> words , é {i}" for i in range(20)).encode()
 
 
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    """Not into the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def test_tables(dice, tmp_path):
     for i in range(600):
         path = tmp_path / f"{i}"
