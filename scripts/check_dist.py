@@ -2,7 +2,7 @@
 
 python scripts/check_dist.py [--keep FOLDER]    # dist/ has both files afterwards
 
-The wheel must hold every file of src/superadam and nothing else; it is installed into an empty environment, with torch
+The wheel must hold every file of src and nothing else; it is installed into an empty environment, with torch
 as requirements.txt has it and no extras, and the first Python block of the README is run there, away from this folder.
 """
 
@@ -37,7 +37,7 @@ def build():
 def check_contents(sdist, wheel):
     ours = {
         path.relative_to(ROOT / "src").as_posix()
-        for path in (ROOT / "src" / "superadam").rglob("*")
+        for path in (ROOT / "src").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}

@@ -1,3 +1,5 @@
+import random
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -14,3 +16,9 @@ settings.load_profile("same")
 def _seeded():
     """Every test starts from the same generator, on one thread."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(params=range(4))
+def dice(request):
+    """Random numbers of a fuzz target, the same in every run; in four parts, for as many processes."""
+    return random.Random(request.param)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
@@ -12,17 +12,28 @@ try:
     import typer
     from rich.console import Console
     from rich.table import Table as Shown
+    from typer.core import TyperGroup
 except ImportError as missing:
     raise SystemExit(f"The superadam command needs {missing.name}: pip install 'superadam[lab]'") from None
 
 from superadam import bench as benchmark
 from superadam.bench.models import SHAPES
 from superadam.lab import commands
+from superadam.lab.errors import ended
 from superadam.lab.folders import command, write_json
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+class Commands(TyperGroup):
+    """All of them: what goes wrong in one is said in one place."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with ended():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 commands.register(app)
 
 Model = StrEnum("Model", {name: name for name in SHAPES})  # type: ignore[misc]
@@ -50,6 +61,8 @@ def bench(
 
     Medians, and minima in brackets. Nothing else should run on the machine meanwhile.
     """
+    if json_file is not None and not json_file.parent.is_dir():
+        raise ValueError(f"There is no folder {json_file.parent} for --json")  # before minutes of measuring
     if threads is not None:
         torch.set_num_threads(threads)
     asides = Console(stderr=True)

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 # The options that optimizers pickled by older versions do not have.
 ADDED_LATER = {"fused": None, "compile": False, "rounding": "nearest", "iterate": None}
 
+FLAGS = (
+    "decoupled_weight_decay", "maximize", "foreach", "fused", "compile", "capturable", "differentiable",
+)  # fmt: skip
+
 # What the state of a parameter, or the view that a part has of it, calls by these names.
 RESERVED = {name for name in dir(View) if not name.startswith("_")}.union(
     View.__annotations__,
@@ -171,6 +175,9 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
         value = options[name]
         if isinstance(value, bool) or not isinstance(value, int | float | Tensor | None):
             raise TypeError(f"Invalid {name}: {value!r} (expected a number)")
+    for name in FLAGS:
+        if not isinstance(options[name], bool | None):
+            raise TypeError(f"Invalid {name}: {options[name]!r} (expected True or False)")
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
     if not (isinstance(lr, Tensor) and lr.device.type != "cpu") and not lr >= 0:

@@ -115,7 +115,8 @@ def load_checkpoint(
     saved = content["parts"]
     if saved.keys() != given.keys():
         raise ValueError(
-            f"{path} was saved with {', '.join(sorted(saved))}, but is loaded with {', '.join(sorted(given))}. "
+            f"{path} was saved with {', '.join(sorted(map(str, saved)))}, but is loaded with "
+            f"{', '.join(sorted(given))}. "
             "Give the same parts under the same names."
         )
     for name, part in given.items():
@@ -125,10 +126,9 @@ def load_checkpoint(
     for name, there in content.get("names", {}).items():  # which older checkpoints do not have
         try:
             saved[name] = by_name(saved[name], there, here[name])
-        except ValueError as error:
-            raise ValueError(f"{path} does not fit {name}, and nothing was loaded: {error}") from None
-    _load_all(path, given, saved)
-    set_default_generators(content["generators"])
+        except Exception as error:  # whatever is there in place of names
+            raise ValueError(f"{path} does not fit {name}, and nothing was loaded: {error}") from error
+    _load_all(path, given, saved, content["generators"])
     return content["extra"]
 
 
@@ -171,32 +171,43 @@ def _load(part: Part, state: Any) -> None:
     part.set_state(state) if isinstance(part, Generator) else part.load_state_dict(state)
 
 
-def _check_module(path: Any, name: str, own: dict[str, Any], saved: dict[str, Any]) -> None:
+def _check_module(path: Any, name: str, own: dict[str, Any], saved: Any) -> None:
     """What `load_state_dict` would find only after it has changed some of the parameters; and the dtypes, which it
     would cast, so that the run would not be the same."""
+    if not isinstance(saved, dict):
+        raise ValueError(f"{path} does not fit {name}: expected a dict of tensors, found {type(saved).__name__}")
     wrong = [f"{key!r} is missing there" for key in own.keys() - saved.keys()]
     wrong += [f"{key!r} is missing here" for key in saved.keys() - own.keys()]
     for key in own.keys() & saved.keys():
         mine, theirs = own[key], saved[key]
-        if isinstance(mine, Tensor) and (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
-            here, there = (f"{tuple(t.shape)} {t.dtype}" for t in (mine, theirs))
+        here, there = _kind(mine), _kind(theirs)
+        if isinstance(mine, Tensor) and here != there:
             wrong.append(f"{key!r} is {there} there, {here} here")
     if wrong:
         more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(f"{path} does not fit {name}: {'; '.join(sorted(wrong)[:3])}{more}")
 
 
-def _load_all(path: Any, parts: dict[str, Part], saved: dict[str, Any]) -> None:
+def _kind(x: Any) -> str:
+    if not isinstance(x, Tensor):
+        return f"a {type(x).__name__}"
+    return f"{tuple(x.shape)} {x.dtype}" + ("" if x.layout is torch.strided else f" {x.layout}")
+
+
+def _load_all(path: Any, parts: dict[str, Part], saved: dict[str, Any], generators: Any) -> None:
     """All parts or none. Modules are last: they have been checked, and to undo them would take a copy of each."""
-    undo: list[Callable[[], None]] = []
-    name = ""
+    now = default_generators()
+    undo: list[Callable[[], None]] = [lambda: set_default_generators(now)]
+    name = "the generators"
     try:
+        set_default_generators(generators)
         for name, part in sorted(parts.items(), key=lambda item: isinstance(item[1], nn.Module)):
             if not isinstance(part, nn.Module):
                 before = _state(part)  # an optimizer's tensors are replaced by loading, not written into: no copy
                 before = before if isinstance(part, Optimizer) else copy.deepcopy(before)
                 undo.append(lambda part=part, before=before: _load(part, before))  # type: ignore[misc]
             _load(part, saved[name])
+        set_default_generators(generators)  # once more: loading may have drawn from them
     except Exception as error:
         for back in reversed(undo):
             back()
@@ -264,9 +275,15 @@ def content_of(path: Path) -> dict[str, Any]:
                 "something else."
             )
         file.seek(0)
-        content = torch.load(file, map_location="cpu", weights_only=True)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # whoever can write a file can write its hash
+            raise ValueError(f"{path} cannot be read as a checkpoint: {type(error).__name__}: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT or type(content.get("version")) is not int:
         raise ValueError(f"{path} is no checkpoint of save_checkpoint(), but something else.")
     if content["version"] > VERSION:
         raise ValueError(f"{path} was written by a newer superadam (format {content['version']}, known: {VERSION}).")
+    dicts = isinstance(content.get("parts"), dict) and isinstance(content.get("names", {}), dict)
+    if not dicts or not {"generators", "extra"} <= content.keys():
+        raise ValueError(f"{path} is no whole checkpoint: it lacks parts, generators or extra.")
     return content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +17,9 @@ from superadam.lab.comparison import commands as comparing
 from superadam.lab.data import fetch
 from superadam.lab.folders import Config, Folder, Row
 from superadam.lab.methods import PAPER, make, value
-from superadam.lab.parallel import Processes, together
+from superadam.lab.parallel import Processes, check_device, together
 from superadam.lab.runs import Run, Watcher
-from superadam.lab.showing import Sizes, errors
+from superadam.lab.showing import Sizes
 from superadam.lab.tasks import SCALES, TASKS, Task, find
 
 __all__ = ["register"]
@@ -66,35 +67,35 @@ def train(
 
     Example: superadam train digits-mlp --method "super_adam tau=1" --set lr=0.01
     """
-    with errors():
-        config = Config(
-            find(task).name,
-            method,
-            scale,
-            preset,
-            dict(value(s) for s in set_ or []),
-            seed,
-            device,
-            None if data_dir is None else str(data_dir.resolve()),
-            every,
-            epochs,
-            budget_evals,
-            budget_seconds,
-            tensorboard,
-            decay,
-            dict(value(s) for s in size or []),
-            strategy,
-        )
-        with together(strategy, device) as processes:
-            if download:
-                processes.from_first(lambda: _fetch(find(task), config.data_dir))
-            with processes.in_turn():
-                problem = find(task).problem(scale, seed, config.data_dir, config.sizes)  # before a folder is made
-            processes.join(problem)
-            make(find(task), problem, method, preset, config.options)
-            folder = processes.from_first(lambda: Folder.new(out, config))
-            with processes.holding(folder.lock):
-                _go(folder, processes)
+    config = Config(
+        find(task).name,
+        method,
+        scale,
+        preset,
+        dict(value(s) for s in set_ or []),
+        seed,
+        device,
+        None if data_dir is None else str(data_dir.resolve()),
+        every,
+        epochs,
+        budget_evals,
+        budget_seconds,
+        tensorboard,
+        decay,
+        dict(value(s) for s in size or []),
+        strategy,
+    )
+    with together(strategy, device) as processes:
+        if download:
+            processes.from_first(lambda: _fetch(find(task), config.data_dir))
+        check_device(device)
+        with processes.in_turn():
+            problem = find(task).problem(scale, seed, config.data_dir, config.sizes)  # before a folder is made
+        processes.join(problem)
+        make(find(task), problem, method, preset, config.options)
+        folder = processes.from_first(lambda: Folder.new(out, config))
+        with processes.holding(folder.lock):
+            _go(folder, processes, config)
 
 
 def resume(run: RunFolder, epochs: Epochs = None, budget_evals: Evals = None, budget_seconds: Seconds = None) -> None:
@@ -102,14 +103,13 @@ def resume(run: RunFolder, epochs: Epochs = None, budget_evals: Evals = None, bu
 
     Example: superadam resume runs/digits-mlp-super_adam-tau0-seed0 --epochs 40
     """
-    with errors():
-        folder = Folder(run)
-        config = folder.read()
-        with together(config.strategy, config.device) as processes, processes.holding(folder.lock):
-            if epochs or budget_evals or budget_seconds:
-                config.epochs, config.budget_evals, config.budget_seconds = epochs, budget_evals, budget_seconds
-                processes.from_first(lambda: folder.write(config))
-            _go(folder, processes)
+    folder = Folder(run)
+    config = folder.read()
+    with together(config.strategy, config.device) as processes, processes.holding(folder.lock):
+        if epochs or budget_evals or budget_seconds:
+            ends: dict[str, Any] = {"epochs": epochs, "budget_evals": budget_evals, "budget_seconds": budget_seconds}
+            config = dataclasses.replace(config, **ends)
+        _go(folder, processes, config)
 
 
 def plot(
@@ -125,9 +125,8 @@ def plot(
     """
     from superadam.lab import plots
 
-    with errors():
-        for path in plots.plot(runs, out, format_ or plots.FORMATS):
-            typer.echo(path)
+    for path in plots.plot(runs, out, format_ or plots.FORMATS):
+        typer.echo(path)
 
 
 def tasks() -> None:
@@ -149,8 +148,7 @@ def methods(
 
     Example: superadam methods "ada*"
     """
-    with errors():
-        found = zoo.list_methods(pattern)
+    found = zoo.list_methods(pattern)
     paper = {name.split()[0] for name in PAPER}
     table = Table("method", "what", "paper")
     for name, line in found.items():
@@ -208,10 +206,12 @@ class Shown(Watcher):
             self.console.print(f"  look: {text}", style="yellow", highlight=False)
 
 
-def _go(folder: Folder, processes: Processes) -> None:
+def _go(folder: Folder, processes: Processes, config: Config) -> None:
     console = Console(soft_wrap=True, quiet=not processes.leads)
     shown = Shown(console)
-    run = Run(folder, shown, processes)
+    run = Run(folder, shown, processes, config)
+    if config != folder.read():  # further than before, now that all of it is sound
+        processes.from_first(lambda: folder.write(config))
     if run._done() and run._measured == run.step:
         epochs, used = run.step / run.problem.length, run.opt.gradient_evaluations
         console.print(

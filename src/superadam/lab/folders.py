@@ -22,12 +22,17 @@ import torch.distributed as dist
 import superadam
 from superadam._state.parts import nearest
 from superadam.checkpoint.disk import write_text
+from superadam.checkpoint.files import content_of
 from superadam.lab.locks import Lock
 from superadam.lab.passwords import masked
+from superadam.lab.reading import json_file, json_of, typed
 
-__all__ = ["DECAYS", "Config", "Folder", "command", "plain", "rows", "write_json"]
+__all__ = ["DECAYS", "Config", "Folder", "Place", "command", "plain", "rows", "write_json"]
 
 Row = dict[str, Any]
+SEEDS = 2**40  # what is made of a seed must be one for torch, too
+THREADS = 1024
+MOST = 1e15  # epochs, evaluations or seconds
 
 DECAYS: dict[str, Callable[[float], float]] = {
     "none": lambda done: 1.0,
@@ -67,8 +72,34 @@ class Config:
             raise ValueError("decay needs an end that is known: give epochs or a budget of evaluations, too")
         for name in ("every", "epochs", "budget_evals", "budget_seconds"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"Invalid {name}: {value} (expected more than 0)")
+            if value is not None and not 0 < value < MOST:
+                raise ValueError(f"Invalid {name}: {value} (expected more than 0, and less than {MOST:g})")
+        if not -SEEDS < self.seed < SEEDS:
+            raise ValueError(f"Invalid seed: {self.seed} (expected less than 2^40)")
+
+
+@dataclasses.dataclass
+class Place:
+    """Where a run stands, besides its model and optimizer: what a checkpoint has as `extra`."""
+
+    epoch: int
+    batch: int
+    step: int
+    seconds: float
+    metrics: int
+    """Bytes of metrics.jsonl."""
+    _measured: int
+    """The step of the last row."""
+    memory: Any = None
+    others: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """The generators of all processes but the first."""
+
+    def __post_init__(self) -> None:
+        tensors = self.memory if isinstance(self.memory, (list, tuple)) else []
+        if self.memory is not None and not (tensors and all(isinstance(t, torch.Tensor) for t in tensors)):
+            raise ValueError(f"Invalid memory: a {type(self.memory).__name__} (expected tensors, or None)")
+        if min(self.epoch, self.batch, self.step, self.seconds, self.metrics) < 0:
+            raise ValueError("A run cannot stand at a negative place")
 
 
 class Folder:
@@ -101,7 +132,7 @@ class Folder:
         """The config of the run that is there."""
         if not self.config.exists():
             raise ValueError(f"{self.path} holds no run: there is no {self.config.name}. `superadam train` makes one.")
-        return Config(**json.loads(self.config.read_text(encoding="utf-8")))
+        return typed(Config, json_file(self.config), str(self.config))
 
     def write_environment(self) -> None:
         """Who computes now, added to those before."""
@@ -110,8 +141,28 @@ class Folder:
 
     def sessions(self) -> list[dict[str, Any]]:
         """The environments in which the run was computed."""
-        found = json.loads(self.environment.read_text(encoding="utf-8")) if self.environment.exists() else []
-        return list(found)
+        found = json_file(self.environment) if self.environment.exists() else []
+        if not isinstance(found, list) or not all(isinstance(session, dict) for session in found):
+            raise ValueError(f"{self.environment}: expected a list of objects, one for each time the run was computed")
+        return found
+
+    def threads(self) -> int:
+        """With which the run was begun: sums over threads depend on their number."""
+        found = next((session.get("threads") for session in self.sessions()), None)
+        if type(found) is not int or not 0 < found <= THREADS:
+            raise ValueError(
+                f"{self.environment} does not say with how many threads the run was begun, without which it cannot be "
+                f'resumed bit for bit: expected [{{"threads": N, …}}, …] with N from 1 to {THREADS}'
+            )
+        return found
+
+    def saved_tau(self) -> float:
+        """Of the optimizer in the checkpoint."""
+        parts = content_of(self.checkpoint)["parts"]
+        try:
+            return float(parts["optimizer"]["param_groups"][0]["tau"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise ValueError(f"{self.checkpoint} does not say at which tau it was saved") from error
 
     def append(self, row: Row) -> None:
         """Add a line to the metrics, to the disk: a checkpoint will rely on its being there."""
@@ -119,6 +170,15 @@ class Folder:
             file.write(json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def check_metrics(self, size: int) -> None:
+        """Refuse a file that has lost some of what the checkpoint relies on."""
+        there = self.metrics.stat().st_size
+        if size > there:
+            raise ValueError(
+                f"{self.metrics} has {there} bytes, of which {self.checkpoint.name} has seen {size}: rows are missing. "
+                "Restore the file, or begin a new run."
+            )
 
     def cut_metrics(self, size: int) -> None:
         """Drop what was measured after the checkpoint that training goes on from: it will be measured again."""
@@ -130,8 +190,16 @@ def rows(path: str | os.PathLike[str]) -> list[Row]:
     """The metrics of a run, one dict for each evaluation."""
     folder = Folder(path)
     folder.read()
-    lines = folder.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
+    found = []
+    for i, line in enumerate(folder.metrics.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            break  # the last one may be half written
+        where = f"{folder.metrics}, line {i}"
+        row = json_of(line.decode(errors="replace"), where)
+        if not isinstance(row, dict) or not isinstance(row.get("monitor", {}), dict):
+            raise ValueError(f"{where}: expected an object of numbers, and of an object 'monitor'")
+        found.append(row)
+    return found
 
 
 def command() -> str:

@@ -8,7 +8,9 @@ from typing import Any
 
 from superadam import SuperAdam, zoo
 from superadam._state.parts import nearest
+from superadam.lab.errors import deliberate
 from superadam.lab.problems import Problem
+from superadam.lab.reading import json_of
 from superadam.lab.tasks import Task
 from superadam.zoo.presets import PRESETS
 
@@ -55,9 +57,11 @@ def value(setting: str) -> tuple[str, Any]:
     if not (key and equals and text):
         raise ValueError(f"Invalid setting {setting!r} (expected key=value, as in lr=0.01)")
     try:
-        return key, json.loads(text)
-    except json.JSONDecodeError:
-        return key, text
+        return key, json_of(text, key)
+    except ValueError as error:
+        if isinstance(error.__cause__, json.JSONDecodeError):
+            return key, text
+        raise
 
 
 def replays(method: str) -> bool:
@@ -91,7 +95,8 @@ def make(task: Task, problem: Problem, method: str, settings: str, options: dict
     changes = bool(taus(method))
     for key in ("replay", "taus"):  # of the run, not of the method
         own.pop(key, None)
-    own = {**problem.options, **own, **options}
+    given = {**own, **options}
+    own = {**problem.options, **given}
     if settings == "paper":
         if task.preset not in PRESETS:
             raise ValueError(f"{task.name} is not in the paper: leave --preset paper out, and --set what you want")
@@ -99,7 +104,12 @@ def make(task: Task, problem: Problem, method: str, settings: str, options: dict
     elif settings == "lab":
         key = f"super_adam tau={1 if own.get('tau') else 0}" if name == "super_adam" else name
         own = {**problem.settings.get(key, {}), **own}
-    opt = zoo.create(name, problem.model, **own)
+    try:
+        opt = zoo.create(name, problem.model, **own)
+    except Exception as error:
+        if deliberate(error) or not given:
+            raise
+        raise ValueError(f"{name} cannot be made with {given}: {type(error).__name__}: {error}") from error
     if changes and opt.param_groups[0]["estimator"] is not None:
         raise ValueError(f"taus= changes the τ of line 11, and {name} has another estimator")
     return opt

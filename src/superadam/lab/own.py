@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from superadam._state.parts import nearest
+from superadam.lab.errors import place_and, task_files
 from superadam.lab.problems import CHUNK, Evaluated, Metrics, Problem
 from superadam.lab.tasks import SCALES, TASKS, Task
 
@@ -90,10 +91,13 @@ def load(path: str | Path) -> list[str]:
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} is no Python file: expected one that calls superadam.lab.task(…)")
     module = importlib.util.module_from_spec(spec)
+    task_files.add(str(path))
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         raise ValueError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
+    except (Exception, SystemExit) as error:
+        raise ValueError(place_and(error) or f"{path} cannot be run: {type(error).__name__}: {error}") from error
     names = [name for name, found in TASKS.items() if before.get(name) is not found]
     if not names:
         raise ValueError(f"{path} defines no task: it should call superadam.lab.task(…)")

@@ -25,7 +25,9 @@ from superadam._state.sharding import like
 from superadam.checkpoint.resumable import default_generators, set_default_generators
 from superadam.lab.batch_norm import join_statistics
 from superadam.lab.data.batching import ALL, Part, share
+from superadam.lab.folders import Place
 from superadam.lab.locks import Lock
+from superadam.lab.reading import typed
 
 if TYPE_CHECKING:
     from superadam.lab.problems import Evaluated, Problem
@@ -55,6 +57,7 @@ def together(strategy: str | None, device: str) -> Iterator[Processes]:
             )
         yield Processes()
         return
+    check_device(device)
     on_gpus = torch.device(device).type == "cuda"
     if on_gpus:
         local, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
@@ -206,20 +209,20 @@ class Processes:
                 part.state_dict()
         self.wait()  # nobody goes on, or away, before it is there
 
-    def load(self, path: Any, seed: int, *, model: nn.Module, optimizer: SuperAdam, **parts: Any) -> dict[str, Any]:
+    def load(self, path: Any, seed: int, *, model: nn.Module, optimizer: SuperAdam, **parts: Any) -> Place:
         """`load_checkpoint`, by any number of processes: of more than there were, the new ones start their masks."""
         both: list[Any] = [Whole(part) if self.divided else part for part in (model, optimizer)]
-        extra: dict[str, Any] = load_checkpoint(path, model=both[0], optimizer=both[1], **parts)
-        others = extra.pop("others", [])
-        if self.leads or self.rank > len(others):
+        extra = load_checkpoint(path, model=both[0], optimizer=both[1], **parts)
+        place = typed(Place, extra, f"{path}, extra")
+        if self.leads or self.rank > len(place.others):
             self.seed(seed)
         else:
-            set_default_generators(others[self.rank - 1])
-        if extra["memory"] is not None:
+            set_default_generators(place.others[self.rank - 1])
+        if place.memory is not None:
             device = next(model.parameters()).device
-            columns = share(extra["memory"][0].shape[1], self.part)
-            extra["memory"] = tuple(t[:, columns].contiguous().to(device) for t in extra["memory"])
-        return extra
+            columns = share(place.memory[0].shape[1], self.part)
+            place.memory = tuple(t[:, columns].contiguous().to(device) for t in place.memory)
+        return place
 
     def _gathered(self, memory: Sequence[Tensor] | None) -> Sequence[Tensor] | None:
         """An LSTM's state for all columns of the batch, [layers, B, size]."""
@@ -266,8 +269,8 @@ class Whole:
 def check_device(name: str) -> None:
     """Refuse a device that this machine does not have."""
     try:
-        torch.empty(0, device=name)
-    except (AssertionError, RuntimeError) as error:
+        torch.zeros(1, device=name).item()  # "meta" makes tensors, but has no numbers
+    except Exception as error:  # torch has an AssertionError, a RuntimeError or a UnicodeError for it
         raise ValueError(f"Nothing can be computed on {name!r} here: {error}") from error
 
 

@@ -24,6 +24,8 @@ WORDS = {
     "condition": "cond(H_t)",
     "full_gradient_norm": "‖∇f(x_t)‖",
 }
+LARGEST = 1e100  # the ends of an axis are computed from it
+LABEL = 100  # characters
 LOGARITHMIC = {"perplexity", "condition", "full_gradient_norm", "distance"}
 
 
@@ -41,10 +43,16 @@ def curves(folders: Iterable[str | Path]) -> list[Curve]:
         raise ValueError("No runs to plot: give their folders")
     made = []
     for (_, measured), label in zip(found, _labels([config for config, _ in found]), strict=True):
-        flat = [{**row["monitor"], **{k: v for k, v in row.items() if k != "monitor"}} for row in measured]
+        flat = [row.get("monitor", {}) | {k: v for k, v in row.items() if k != "monitor"} for row in measured]
         names = dict.fromkeys(name for row in flat for name in row)
-        made.append(Curve(label, {name: [row.get(name) for row in flat] for name in names}))
+        made.append(Curve(label, {name: [_number(row.get(name)) for row in flat] for name in names}))
     return made
+
+
+def _number(value: Any) -> float | None:
+    """What can be drawn."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if number and abs(value) < LARGEST else None
 
 
 def _labels(configs: list[Config]) -> list[str]:
@@ -54,7 +62,7 @@ def _labels(configs: list[Config]) -> list[str]:
         if len({repr(getattr(c, field)) for c in configs}) > 1:
             extras = (getattr(c, field) for c in configs)
             labels = [f"{label}, {_words(field, x)}" for label, x in zip(labels, extras, strict=True)]
-    return labels
+    return [label if len(label) <= LABEL else f"{label[:LABEL]}…" for label in labels]
 
 
 def _words(field: str, value: Any) -> str:
@@ -73,6 +81,8 @@ def panels(shown: list[Curve]) -> list[str]:
 def plot(folders: Iterable[str | Path], out: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:
     """Write the figure of runs as `out`.png, .svg, .html, and return the paths. Every panel against every axis."""
     shown, formats = curves(folders), list(formats)
+    if not panels(shown):
+        raise ValueError("No losses to plot: the runs have measured none. `superadam resume` goes on with them")
     for f in formats:
         if f not in FORMATS:
             raise ValueError(f"Unknown format {f!r}: {nearest(f, FORMATS)}")
@@ -106,7 +116,12 @@ def _matplotlib(shown: list[Curve], paths: list[Path]) -> None:
         for ax, (axis, words) in zip(line, AXES.items(), strict=True):
             for i, curve in enumerate(shown):
                 points = _points(curve, axis, panel)
-                ax.plot(*points, label=curve.label, color=f"C{i % 10}", linestyle="-" if i < 10 else "--")
+                ax.plot(
+                    *points,
+                    label=curve.label.replace("$", r"\$"),
+                    color=f"C{i % 10}",
+                    linestyle="-" if i < 10 else "--",
+                )
             limits = _limits(shown, panel)
             wide = limits is None or limits[1] > 10 * limits[0]  # otherwise it would have one label, or none
             ax.set(title=_title(panel), xlabel=words, yscale="log" if _logarithmic(panel) and wide else "linear")

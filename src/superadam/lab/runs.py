@@ -16,13 +16,12 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from superadam import Monitor
-from superadam.checkpoint.files import content_of
 from superadam.checkpoint.resumable import default_generators, set_default_generators
 from superadam.lab import methods, tasks
 from superadam.lab.clipping import OneFactor
 from superadam.lab.clock import Clock
-from superadam.lab.folders import DECAYS, Folder, Row
-from superadam.lab.parallel import Processes
+from superadam.lab.folders import DECAYS, Config, Folder, Row
+from superadam.lab.parallel import Processes, check_device
 from superadam.monitor import MonitorWarning
 from superadam.monitor.sinks import TensorBoard
 
@@ -54,6 +53,8 @@ class Run:
     The last row of a run whose τ is not 0 is measured at x_T, with the move from there still to be taken: so a run
     that goes on later does not differ from one that was never stopped.
 
+    A `config` in place of the folder's is for one that is to go further.
+
     With `processes`, each of them has a run of its own in the same folder, with its share of every batch. All measure
     the same; what the first one measures is written, and is what all of them go by.
 
@@ -66,15 +67,22 @@ class Run:
     finished 2 4
     """
 
-    def __init__(self, folder: Folder, watcher: Watcher | None = None, processes: Processes | None = None) -> None:
-        self.folder, self.config = folder, folder.read()
+    def __init__(
+        self,
+        folder: Folder,
+        watcher: Watcher | None = None,
+        processes: Processes | None = None,
+        config: Config | None = None,
+    ) -> None:
+        self.folder, self.config = folder, config or folder.read()
         config, self.processes = self.config, processes or Processes()
         self.watcher = watcher or Watcher()
         self.task = tasks.find(config.task)
         self.sizes = self.task.sizes(config.scale, config.sizes)
         resumed = self.processes.from_first(folder.checkpoint.exists)
-        if resumed:  # sums over threads depend on their number
-            torch.set_num_threads(folder.sessions()[0]["threads"])
+        check_device(config.device)
+        if resumed:
+            torch.set_num_threads(folder.threads())
         with self.processes.in_turn():
             self.problem = self.task.problem(config.scale, config.seed, config.data_dir, config.sizes)
         self.problem.to(self.processes.device(config.device))
@@ -287,8 +295,7 @@ class Run:
 
     def _load(self) -> None:
         if self._taus:  # that of the step that was saved: a checkpoint of another is refused
-            saved = content_of(self.folder.checkpoint)["parts"]["optimizer"]
-            self._set_tau(saved["param_groups"][0]["tau"])
+            self._set_tau(self.folder.saved_tau())
         place = self.processes.load(
             self.folder.checkpoint,
             self.config.seed,
@@ -296,10 +303,17 @@ class Run:
             optimizer=self.opt,
             plateau=self.plateau or None,
         )
-        self._kept = place.pop("metrics")
-        self.clock.total = place.pop("seconds")
-        for name, value in place.items():
-            setattr(self, name, value)
+        if place.step != place.epoch * self.problem.length + place.batch:
+            raise ValueError(
+                f"{self.folder.checkpoint} is of step {place.step}, batch {place.batch} of epoch {place.epoch}, which "
+                f"cannot be with {self.problem.length} batches in an epoch: sizes or data have changed."
+            )
+        if self.processes.leads:
+            self.folder.check_metrics(place.metrics)
+        self._kept = place.metrics
+        self.clock.total = place.seconds
+        self.epoch, self.batch, self.step, self.memory = place.epoch, place.batch, place.step, place.memory
+        self._measured = place._measured
 
     @contextmanager
     def _held(self) -> Iterator[None]:

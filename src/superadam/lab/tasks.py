@@ -52,6 +52,12 @@ class Task:
             raise ValueError(f"Unknown scale {scale!r}: {nearest(scale, self.scales)}")
         for name in (other or {}).keys() - self.scales[scale].keys():
             raise ValueError(f"{self.name} has no size {name!r}: {nearest(name, self.scales[scale])}")
+        for name, n in (other or {}).items():
+            whole = any(sizes.get(name, 1) is None for sizes in self.scales.values())  # null: all there are
+            if n is None and whole:
+                continue
+            if type(n) is not int or n < 1:
+                raise ValueError(f"Invalid {name}: {n!r} (expected a number from 1 on{', or null' if whole else ''})")
         return {**self.scales[scale], **(other or {})}
 
     def settings(self, scale: str) -> Settings:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from superadam.lab.methods import value
-from superadam.lab.showing import Sizes, errors
+from superadam.lab.showing import Sizes
 
 __all__ = ["register"]
 
@@ -58,38 +58,37 @@ def compare(
     from superadam.lab.comparison import engine, live, planning
 
     console = Console(soft_wrap=True)
-    with errors():
-        plan = planning.plan_of(
-            tasks or [],
-            methods,
-            scale=scale,
-            trials=trials,
-            seeds=seeds,
-            first_seed=first_seed,
-            tuning_seeds=tuning_seeds,
-            budget_evals=budget_evals,
-            sampler=sampler,
-            decay=decay,
-            tune=dict(_bounds(text) for text in tune or []),
-            sizes=dict(value(text) for text in size or []),
-            ablations=ablations,
-            task_file=task_file,
-            data_dir=data_dir,
-            device=device,
-        )
-        folder = engine.place_of(plan, out)
-        budget = ", ".join(f"{task} {n}" for task, n in plan.budget_evals.items())
-        console.print(
-            f"{len(plan.methods)} methods, {plan.trials} trials and {len(plan.report_seeds)} seeds each, "
-            f"{engine.plan_size(plan)} runs into {folder}; gradient evaluations of a run: {budget}",
-            highlight=False,
-        )
-        try:
-            with live.Shown(console) as shown:
-                results = engine.carry_out(plan, folder, storage, jobs, shown)
-        except KeyboardInterrupt:
-            console.print(f"Stopped. The same command goes on with {folder}, and no run that is done is made again.")
-            raise typer.Exit(130) from None
+    plan = planning.plan_of(
+        tasks or [],
+        methods,
+        scale=scale,
+        trials=trials,
+        seeds=seeds,
+        first_seed=first_seed,
+        tuning_seeds=tuning_seeds,
+        budget_evals=budget_evals,
+        sampler=sampler,
+        decay=decay,
+        tune=dict(_bounds(text) for text in tune or []),
+        sizes=dict(value(text) for text in size or []),
+        ablations=ablations,
+        task_file=task_file,
+        data_dir=data_dir,
+        device=device,
+    )
+    folder = engine.place_of(plan, out)
+    budget = ", ".join(f"{task} {n}" for task, n in plan.budget_evals.items())
+    console.print(
+        f"{len(plan.methods)} methods, {plan.trials} trials and {len(plan.report_seeds)} seeds each, "
+        f"{engine.plan_size(plan)} runs into {folder}; gradient evaluations of a run: {budget}",
+        highlight=False,
+    )
+    try:
+        with live.Shown(console) as shown:
+            results = engine.carry_out(plan, folder, storage, jobs, shown)
+    except KeyboardInterrupt:
+        console.print(f"Stopped. The same command goes on with {folder}, and no run that is done is made again.")
+        raise typer.Exit(130) from None
     console.print(engine.report(results, folder), highlight=False)
     console.print(f"Report: {folder / 'report.html'}; the numbers: {folder / engine.RESULTS}", highlight=False)
 
@@ -107,15 +106,14 @@ def report(
     from superadam.lab.comparison.records import Results
 
     console = Console(soft_wrap=True)
-    with errors():
-        found = Results.read(folder / engine.RESULTS)
-        seeds = [seed for seed in found.plan.report_seeds if seed >= first_seed]
-        if not seeds:
-            raise ValueError(f"There is no seed from {first_seed} on, but {found.plan.report_seeds}")
-        all_ = len(seeds) == len(found.plan.report_seeds)
-        out = out or (folder if all_ else folder / f"seeds-from-{first_seed}")
-        out.mkdir(parents=True, exist_ok=True)
-        console.print(engine.report(found.only(seeds=seeds), out, folder / engine.RESULTS), highlight=False)
+    found = Results.read(folder / engine.RESULTS)
+    seeds = [seed for seed in found.plan.report_seeds if seed >= first_seed]
+    if not seeds:
+        raise ValueError(f"There is no seed from {first_seed} on, but {found.plan.report_seeds}")
+    all_ = len(seeds) == len(found.plan.report_seeds)
+    out = out or (folder if all_ else folder / f"seeds-from-{first_seed}")
+    out.mkdir(parents=True, exist_ok=True)
+    console.print(engine.report(found.only(seeds=seeds), out, folder / engine.RESULTS), highlight=False)
     console.print(f"Report: {out / 'report.html'}", highlight=False)
 
 
@@ -132,18 +130,17 @@ def worker(
     from superadam.lab.comparison.worker import work
 
     console = Console(soft_wrap=True)
-    with errors():
-        try:
-            made = work(
-                storage,
-                study,
-                task_file=None if task_file is None else str(task_file),
-                data_dir=None if data_dir is None else str(data_dir),
-                say=lambda line: console.print(line, highlight=False),
-            )
-        except KeyboardInterrupt:
-            console.print("Stopped. The run that was being made has gone back.")
-            raise typer.Exit(130) from None
+    try:
+        made = work(
+            storage,
+            study,
+            task_file=None if task_file is None else str(task_file),
+            data_dir=None if data_dir is None else str(data_dir),
+            say=lambda line: console.print(line, highlight=False),
+        )
+    except KeyboardInterrupt:
+        console.print("Stopped. The run that was being made has gone back.")
+        raise typer.Exit(130) from None
     console.print(f"The comparison has ended; {made} runs were made here.")
 
 

@@ -17,6 +17,7 @@ from superadam.lab.comparison.jobs import needed
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import RETRIES, Queue
 from superadam.lab.comparison.records import Plan, Record, Results
+from superadam.lab.errors import WRONG, AllFailedError
 from superadam.lab.folders import environment
 from superadam.lab.parallel import check_device
 
@@ -24,6 +25,7 @@ __all__ = ["RESULTS", "carry_out", "compare", "place_of", "report"]
 
 RESULTS = "results.json"
 POLL = 1.0  # seconds
+FEW = 3  # runs that fail before any other has ended: so will the rest
 
 Listener = Callable[[Queue, list[Record]], None]
 
@@ -149,8 +151,13 @@ def _until_done(queue: Queue, workers: Workers, listener: Listener) -> Plan:
         if known != (plan, len(records)):
             queue.put(needed(plan, records))
             known = plan, len(records)
-            workers.deaths = 0
+            workers.forget()
         listener(queue, records)
+        if len(records) >= min(FEW, plan_size(plan)) and all(r.status == "failed" for r in records):
+            raise AllFailedError(
+                f"The first {len(records)} runs have all failed: {records[-1].error or 'see workers.log'}. "
+                f"Mend it and choose another folder by --out"
+            )
         if len(records) >= plan_size(plan):
             return plan
         if workers.restart():
@@ -168,14 +175,19 @@ class Workers:
     """Worker processes. They end when this process does, however it ends.
 
     A run that kills its workers has failed after some of them, which is counted in the data base. `deaths` are those
-    since the last run was made: if there are more, it is not a run that kills them.
+    since the last run was made: if there are more, it is not a run that kills them. A worker that leaves and says why
+    (no data, no memory, another task file) is not started often: its followers would find the same.
     """
 
     def __init__(self, storage: str, name: str, jobs: int, log: Path) -> None:
         self._told = json.dumps([storage, name]).encode() + b"\n"  # not as arguments, which all users of a machine see
         self._jobs, self._log = jobs, log
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.deaths = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """A run has been made."""
+        self.deaths = self.refusals = 0
 
     def __enter__(self) -> Self:
         self._processes = [self._start() for _ in range(self._jobs)]
@@ -209,8 +221,10 @@ class Workers:
         """Start those anew that have died. Returns their number."""
         dead = [i for i, process in enumerate(self._processes) if process.poll() is not None]
         self.deaths += len(dead)
-        if self.deaths > (RETRIES + 1) * self._jobs:
+        self.refusals += sum(self._processes[i].returncode == WRONG for i in dead)
+        if self.deaths > (RETRIES + 1) * self._jobs or self.refusals > self._jobs:
             said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+            said = [line.removeprefix("Error: ") for line in said]
             raise ValueError(f"Workers die, and no run is made: {', '.join([*said, f'more is in {self._log}'])}")
         for i in dead:
             _close(self._processes[i])

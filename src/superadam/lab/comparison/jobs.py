@@ -29,15 +29,18 @@ class Job:
     phase: Literal["tune", "report"]
     trial: int
     seed: int
-    options: tuple[tuple[str, Any], ...]
+    options: tuple[tuple[str, float], ...]
 
     @classmethod
     def of(cls, record: Record) -> Job:
         options = tuple(record.options.items())
         return cls(record.task, record.method, record.phase, record.trial, record.seed, options)
 
-    def record(self, status: Literal["finished", "diverged", "failed"], rows: list[dict[str, Any]]) -> Record:
-        return Record(self.task, self.method, self.phase, self.trial, dict(self.options), self.seed, status, rows)
+    def record(
+        self, status: Literal["finished", "diverged", "failed"], rows: list[dict[str, Any]], error: str = ""
+    ) -> Record:
+        options = dict(self.options)
+        return Record(self.task, self.method, self.phase, self.trial, options, self.seed, status, rows, error)
 
 
 def needed(plan: Plan, done: Iterable[Record]) -> list[Job]:

@@ -12,6 +12,7 @@ from superadam.lab import methods as known
 from superadam.lab import own
 from superadam.lab.comparison.ablations import ABLATIONS
 from superadam.lab.comparison.records import Plan
+from superadam.lab.errors import place_and
 from superadam.lab.folders import Config
 from superadam.lab.tasks import find
 
@@ -67,7 +68,7 @@ def plan_of(
         trials=trials,
         tuning_seeds=[TUNING_SEEDS + i for i in range(tuning_seeds)],
         report_seeds=list(range(first_seed, first_seed + seeds)),
-        space=_space({**SPACE, **(tune or {})}),
+        space={name: (float(low), float(high)) for name, (low, high) in {**SPACE, **(tune or {})}.items()},
         sampler=sampler,
         decay=decay,
         data_dir=None if data_dir is None else str(Path(data_dir).resolve()),
@@ -107,13 +108,6 @@ def named(text: str) -> tuple[str, str]:
     return (found[1].strip(), found[2].strip()) if found else (text.strip(), text.strip())
 
 
-def _space(space: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    for name, (low, high) in space.items():
-        if not 0 < low < high:
-            raise ValueError(f"Invalid bounds of {name}: {low}:{high} (expected 0 < low < high)")
-    return {name: (float(low), float(high)) for name, (low, high) in space.items()}
-
-
 def _checked(plan: Plan, task: str, budget: int | None) -> int:
     """The gradient evaluations of a run. Whatever cannot be made is found here, before anything has been run."""
     found, sizes = find(task), plan.sizes[task]
@@ -121,7 +115,8 @@ def _checked(plan: Plan, task: str, budget: int | None) -> int:
     try:
         problem.loss(next(iter(problem.batches(0))))[0].backward()  # type: ignore[no-untyped-call]
     except Exception as error:
-        raise ValueError(f"{task}: the gradient of a batch cannot be taken: {error}") from error
+        why = place_and(error) or str(error)
+        raise ValueError(f"{task}: the gradient of a batch cannot be taken: {why}") from error
     tried = {name: low for name, (low, _) in plan.space.items()}
     for name in plan.methods:
         method = plan.compositions.get(name, name)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Self
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, Self
 
 from superadam.lab.comparison.jobs import Job, judged, quiet
-from superadam.lab.comparison.records import VERSIONS, Plan, Record, Results
-from superadam.lab.comparison.storage import connected, masked
+from superadam.lab.comparison.records import VERSIONS, Plan, Record, Results, check_environment
+from superadam.lab.comparison.storage import connected, masked, sound
 from superadam.lab.identity import gone, here, this
+from superadam.lab.reading import typed
 
 __all__ = ["BEAT", "GRACE", "RETRIES", "Queue"]
 
@@ -43,10 +44,10 @@ class Queue:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.name = name
+        self.name, self._url = name, storage
         self._counting = True
         self._states = optuna.trial.TrialState
-        with quiet():
+        with quiet(), sound(storage):
             self._storage = connected(
                 storage,
                 heartbeat_interval=BEAT,
@@ -59,14 +60,19 @@ class Queue:
                     f"{masked(storage)} holds no comparison {name!r}: it holds {', '.join(known) or 'none'}"
                 )
             self._study = optuna.create_study(storage=self._storage, study_name=name, load_if_exists=True)
-        if plan is not None:
-            self._begin(plan, environment or {})
-        self._space = self.plan.space  # an extension leaves it as it is
+            if plan is not None:
+                self._begin(plan, environment or {})
+            self._space = self.plan.space  # an extension leaves it as it is
 
     @property
     def plan(self) -> Plan:
         """As it is now: another process may have extended it."""
-        return _plan(self._study.user_attrs["plan"])
+        return _plan(self._study.user_attrs.get("plan"))
+
+    def _environment(self) -> dict[str, Any]:
+        found = self._study.user_attrs.get("environment", {})
+        check_environment(found, "the comparison")
+        return dict(found)
 
     def _begin(self, plan: Plan, environment: dict[str, Any]) -> None:
         attributes = self._study.user_attrs
@@ -78,7 +84,7 @@ class Queue:
                     f"There is another comparison of the name {self.name!r}, that differs in {differ}. Tasks, methods "
                     "and seeds can be added to it; for anything else, choose another folder by --out"
                 )
-            before = attributes["environment"]
+            before = self._environment()
             if plan == there and all(before.get(k) == environment.get(k) for k in VERSIONS):
                 environment = before
             else:
@@ -95,15 +101,18 @@ class Queue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.close()
+        if error is not None:
+            with sound(self._url):
+                raise error
 
     # ------------------------------------------------------------------------------------------------ to be done
 
     def put(self, jobs: list[Job]) -> None:
         """Add those that are not there yet."""
         lost = self._states.FAIL  # a kill may have come between a failure and its retry
-        known = {_job(t) for t in self._trials() if t.state != lost or t.user_attrs["retries"] >= RETRIES}
+        known = {_job(t) for t in self._trials() if t.state != lost or _retries(t) >= RETRIES}
         for job in dict.fromkeys(jobs):
             if job not in known:
                 self._add(job, 0)
@@ -122,7 +131,7 @@ class Queue:
 
     def _again(self, trial: Any) -> None:
         """A trial has failed because of its worker. A stop that somebody asked for does not count as its death."""
-        retries = trial.user_attrs["retries"]
+        retries = _retries(trial)
         if retries < RETRIES or not self._counting:
             self._add(_job(trial), retries + self._counting)
 
@@ -140,7 +149,7 @@ class Queue:
     def _revive(self) -> None:
         import optuna
 
-        workers = {t._trial_id: (t, t.user_attrs.get("worker")) for t in self._trials(self._states.RUNNING)}
+        workers = {t._trial_id: (t, _worker(t)) for t in self._trials(self._states.RUNNING)}
         for number in self._storage._get_stale_trial_ids(self._study._study_id):
             worker = workers.get(number, (None, None))[1]
             if worker is not None and here(worker):  # silent because the machine is busy
@@ -167,7 +176,7 @@ class Queue:
         """A run that nobody else makes, kept alive while it is made; None if there is none."""
         plan = self.plan
         waiting = [trial for trial in self._trials(self._states.WAITING) if plan.needs(_job(trial))]
-        for trial in sorted(waiting, key=lambda t: (t.user_attrs["job"]["phase"] != "report", t.number)):
+        for trial in sorted(waiting, key=lambda t: (_job(t).phase != "report", t.number)):
             self._storage.record_heartbeat(trial._trial_id)  # before it runs: without one it would never be stale
             if self._storage.set_trial_state_values(trial._trial_id, self._states.RUNNING):
                 break
@@ -194,13 +203,16 @@ class Queue:
             self._counting = True
 
     def _beat(self, trial_id: int, ended: threading.Event) -> None:
+        import sqlalchemy
+
         while not ended.wait(BEAT):
-            self._storage.record_heartbeat(trial_id)
+            with suppress(sqlalchemy.exc.SQLAlchemyError):  # if it is not for once, the run's end will meet it, too
+                self._storage.record_heartbeat(trial_id)
 
     def _finish(self, trial: Any, record: Record) -> None:
         import optuna
 
-        result = {"status": record.status, "rows": _columns(record.rows)}
+        result = {"status": record.status, "rows": _columns(record.rows), "error": record.error}
         try:
             self._storage.set_trial_user_attr(trial._trial_id, "result", result)
             self._storage.set_trial_state_values(trial._trial_id, self._states.COMPLETE, [judged(record)])
@@ -213,7 +225,7 @@ class Queue:
     def ended(self) -> bool:
         """Whether there will be no more runs: the plan that was ended is that of now."""
         attributes = self._study.user_attrs
-        return bool(attributes.get("ended") == attributes["plan"])
+        return bool(attributes.get("ended") == attributes.get("plan"))
 
     def end(self, plan: Plan) -> None:
         """All of its runs are done."""
@@ -225,13 +237,14 @@ class Queue:
         done: dict[Job, Record] = {}
         lost: dict[Job, Record] = {}
         for trial in self._trials(self._states.COMPLETE, self._states.FAIL):
-            job, result = _job(trial), trial.user_attrs.get("result")
+            job = _job(trial)
             if not plan.needs(job):
                 continue
             if trial.state == self._states.COMPLETE:
-                done.setdefault(job, job.record(result["status"], _rows(result["rows"])))
-            elif trial.user_attrs["retries"] >= RETRIES:
-                lost.setdefault(job, job.record("failed", []))
+                result = typed(Result, trial.user_attrs.get("result"), f"the result of run {trial.number}")
+                done.setdefault(job, job.record(result.status, _rows(result.rows, trial.number), result.error))
+            elif _retries(trial) >= RETRIES:
+                lost.setdefault(job, job.record("failed", [], f"{RETRIES + 1} workers died with it"))
         return list({**lost, **done}.values())
 
     def running(self) -> list[Job]:
@@ -240,9 +253,8 @@ class Queue:
     def results(self) -> Results:
         """What there is, in the plan's order."""
         plan, phases = self.plan, ("tune", "report")
-        environment = dict(self._study.user_attrs["environment"])
-        trials = self._trials(self._states.COMPLETE)
-        environment["hosts"] = sorted({trial.user_attrs["worker"]["host"] for trial in trials})
+        environment, trials = self._environment(), self._trials(self._states.COMPLETE)
+        environment["hosts"] = sorted({worker["host"] for trial in trials if (worker := _worker(trial)) is not None})
         records = sorted(
             self.records(),
             key=lambda r: (
@@ -267,13 +279,43 @@ class Taken:
     record: Record | None = None
 
 
+@dataclasses.dataclass
+class Result:
+    """What a worker leaves of a run, its rows by column."""
+
+    status: Literal["finished", "diverged", "failed"]
+    rows: dict[str, list[Any]]
+    error: str = ""
+
+
+@dataclasses.dataclass
+class Worker:
+    """A process, as `identity.this` says it."""
+
+    host: str
+    boot: str
+    pid: int
+    started: str | None
+
+
 def _job(trial: Any) -> Job:
-    found = trial.user_attrs["job"]
-    return Job(**{**found, "options": tuple((k, v) for k, v in found["options"])})
+    found = typed(Job, trial.user_attrs.get("job"), f"run {trial.number}")
+    return dataclasses.replace(found, options=tuple((k, v) for k, v in found.options))
 
 
-def _plan(found: dict[str, Any]) -> Plan:
-    return Plan(**{**found, "space": {k: tuple(bounds) for k, bounds in found["space"].items()}})
+def _worker(trial: Any) -> dict[str, Any] | None:
+    found = trial.user_attrs.get("worker")
+    return None if found is None else dataclasses.asdict(typed(Worker, found, f"the worker of run {trial.number}"))
+
+
+def _retries(trial: Any) -> int:
+    found = trial.user_attrs.get("retries")
+    return found if isinstance(found, int) else 0
+
+
+def _plan(found: Any) -> Plan:
+    plan = typed(Plan, found, "the plan of the comparison")
+    return dataclasses.replace(plan, space={k: (low, high) for k, (low, high) in plan.space.items()})
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -281,5 +323,7 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+def _rows(columns: dict[str, list[Any]], number: int) -> list[dict[str, Any]]:
+    if len({len(column) for column in columns.values()}) > 1:
+        raise ValueError(f"the result of run {number} has columns of unequal lengths")
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

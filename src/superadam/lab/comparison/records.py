@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 from superadam.checkpoint.disk import write_text
+from superadam.lab.reading import json_file, typed
 
-__all__ = ["VERSIONS", "Plan", "Record", "Results", "final", "known", "measure"]
+__all__ = ["VERSIONS", "Plan", "Record", "Results", "check_environment", "final", "known", "measure"]
 
 VERSIONS = ("superadam", "torch", "python", "optuna", "cuda")
 """What of an environment changes numbers."""
@@ -63,6 +64,11 @@ class Plan:
     """By task: what differs from the sizes of the scale, such as the batch."""
     device: str = "cpu"
 
+    def __post_init__(self) -> None:
+        for name, (low, high) in self.space.items():
+            if not 0 < low < high < math.inf:
+                raise ValueError(f"Invalid bounds of {name}: {low}:{high} (expected 0 < low < high)")
+
     def needs(self, run: Run) -> bool:
         """Whether a run is part of it."""
         seeds = self.report_seeds if run.phase == "report" else self.tuning_seeds
@@ -100,10 +106,13 @@ class Record:
     method: str
     phase: Literal["tune", "report"]
     trial: int
-    options: dict[str, Any]
+    options: dict[str, float]
+    """What was tuned."""
     seed: int
     status: Literal["finished", "diverged", "failed"]
     rows: list[Row]
+    error: str = ""
+    """Why it failed."""
 
 
 @dataclasses.dataclass
@@ -140,13 +149,33 @@ class Results:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        return cls.of(json.loads(Path(path).read_text(encoding="utf-8")))
+        return cls.of(json_file(Path(path)), str(path))
 
     @classmethod
-    def of(cls, found: dict[str, Any]) -> Self:
-        """From plain data."""
-        records = [Record(**record) for record in found["records"]]
-        return cls(Plan(**found["plan"]), found["environment"], records)
+    def of(cls, found: dict[str, Any], where: str = "results") -> Self:
+        """From plain data, which is checked."""
+        if not isinstance(found, dict) or not {"plan", "environment", "records"} <= found.keys():
+            raise ValueError(f"{where} is not of a comparison: expected an object of plan, environment and records")
+        environment, records = found["environment"], found["records"]
+        if not isinstance(records, list):
+            raise ValueError(f"{where}: records is no list")
+        check_environment(environment, where)
+        plan = typed(Plan, found["plan"], f"{where}, plan")
+        return cls(plan, environment, [typed(Record, r, f"{where}, record {i}") for i, r in enumerate(records)])
+
+
+def check_environment(environment: Any, where: str) -> None:
+    """Refuse what is no environment, as plain data."""
+    earlier = environment.get("earlier", []) if isinstance(environment, dict) else None
+    if not isinstance(earlier, list) or not all(isinstance(e, dict) for e in earlier):
+        raise ValueError(f"{where}: expected environment to be an object, and its entry 'earlier' a list of them")
+    for one in (environment, *earlier):
+        if wrong := [name for name in VERSIONS if not isinstance(one.get(name), str | None)]:
+            raise ValueError(f"{where}, environment: {wrong[0]} is {one[wrong[0]]!r} (expected a version)")
+    for one in earlier:
+        seeds = one.get("report_seeds")
+        if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
+            raise ValueError(f"{where}, environment: an earlier one lacks its report_seeds")
 
 
 def _key(r: Record) -> tuple[Any, ...]:

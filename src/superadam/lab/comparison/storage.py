@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl
 
+from superadam.lab.errors import deliberate, modules
 from superadam.lab.passwords import hidden, masked, parsed
 
-__all__ = ["connected", "masked", "patiently"]
+__all__ = ["connected", "masked", "patiently", "sound"]
 
+DRIVERS = ("optuna.storages", "optuna.study", "sqlalchemy")
 FILE = "sqlite:///"
 EXPECTED = "expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 
@@ -25,6 +28,21 @@ def patiently(connect: Callable[[], Any]) -> Any:
         except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.OperationalError, sqlalchemy.exc.ProgrammingError):
             time.sleep(seconds)
     return connect()
+
+
+@contextmanager
+def sound(url: str) -> Iterator[None]:
+    """Whatever is wrong with the data base, or with what is in it, is said as such."""
+    try:
+        yield
+    except Exception as error:
+        if deliberate(error) or not any(name.startswith(DRIVERS) for name in modules(error)):
+            raise
+        what, local = str(getattr(error, "orig", None) or error), url.startswith(FILE)
+        if not local:  # it may have a password, and so may what is said of it
+            what = "…" if (known := parsed(url)) is None else hidden(what, known)
+        said = f"The data base {masked(url)} cannot be used: {type(error).__name__}: {what}"
+        raise ValueError(said) from (error if local else None)
 
 
 def connected(storage: str, **options: Any) -> Any:

@@ -21,6 +21,7 @@ from superadam.lab.comparison.jobs import Job
 from superadam.lab.comparison.queue import Queue
 from superadam.lab.comparison.records import Plan, Record
 from superadam.lab.data import DataError
+from superadam.lab.errors import deliberate, one_line, place_and, said
 from superadam.lab.folders import Config, Folder, Row, plain
 from superadam.lab.parallel import check_device
 from superadam.lab.runs import Run, Watcher
@@ -107,11 +108,12 @@ def run(plan: Plan, job: Job) -> Record:
         one = Light(config_of(plan, job))
         rows = one.folder.rows
         ended = one.train()
-    except (DataError, torch.OutOfMemoryError):
+    except (DataError, OSError, MemoryError, torch.OutOfMemoryError):
         raise
-    except (ArithmeticError, RuntimeError, ValueError) as error:
+    except Exception as error:
         traceback.print_exception(error)
-        return job.record("failed", rows)
+        why = place_and(error) or (str(error) if deliberate(error) else f"{type(error).__name__}: {error}")
+        return job.record("failed", rows, one_line(why))
     if ended == "interrupted":
         raise KeyboardInterrupt
     return job.record("diverged" if ended == "diverged" else "finished", rows)
@@ -137,9 +139,9 @@ def work(
         plan = _here(queue, task_file, data_dir)
         check_device(plan.device)
         if plan.task_file is not None:
-            own.load(plan.task_file)
-            if own.digest(plan.task_file) != plan.task_digest:
+            if own.digest(plan.task_file) != plan.task_digest:  # before any of it is run
                 raise ValueError(f"{plan.task_file} is not the task file that this comparison was begun with")
+            own.load(plan.task_file)
         made = 0
         while not queue.ended:
             if (job := _one(queue, task_file, data_dir, say)) is None:
@@ -176,4 +178,10 @@ def main() -> None:
         os._exit(1)
 
     threading.Thread(target=orphaned, daemon=True).start()
-    work(storage, name)
+    try:
+        work(storage, name)
+    except Exception as error:
+        traceback.print_exception(error)
+        code, line = said(error)
+        print(line, file=sys.stderr, flush=True)
+        sys.exit(code)

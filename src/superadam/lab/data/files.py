@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import lzma
 import os
 import shutil
 import stat
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
-from gzip import BadGzipFile
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -21,8 +19,8 @@ from superadam.lab.data.records import DataError
 __all__ = ["check", "locate", "md5sum", "unpack"]
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
-# What reading an archive that is damaged, encrypted or none can end in; NotImplementedError is a RuntimeError.
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, BadGzipFile, RuntimeError)
+HERE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO}
+"""What of unpacking is not the archive's fault."""
 Names = tuple[str, ...]
 
 
@@ -138,7 +136,11 @@ def _extract(archive: Path, folder: Path, help: str) -> None:
                 raise EOFError(f"{name} ends early")
     except (FileExistsError, NotADirectoryError) as error:
         raise DataError(f"{archive} holds two things of one name: {error.filename}. It is not unpacked.") from error
-    except DAMAGED as error:
+    except DataError:
+        raise
+    except Exception as error:  # reading an archive that is damaged, encrypted or none can end in almost any of them
+        if isinstance(error, OSError) and error.errno in HERE:
+            raise
         raise DataError(f"{archive} is damaged or cut short ({error}). Delete it and get it again. {help}") from error
 
 
