@@ -199,7 +199,6 @@ def test_autograd_is_told_of_the_step():
 @pytest.mark.parametrize(
     "options",
     [
-        {"matrix": matrices.DampedLBFGS()},
         {
             "estimator": estimators.Summed(),
             "iterate": iterates.Staged(),

@@ -12,7 +12,7 @@ DEFAULTS = {"sgd": {"momentum": 0.9}, "storm": {"k": 0.1, "omega": 1.0, "c": 10.
 # These have an estimator of their own, so that τ is no choice.
 NO_TAU = {"adam_plus", "mars", "mars_approx", "nigt", "sadagrad", "super_adam_plus"}
 # These decide by the step count on the host, and refuse CUDA graphs.
-ON_HOST = {"sadagrad", "sdlbfgs"}
+ON_HOST = {"sadagrad"}
 
 
 def build(name, params, tau, **options):
@@ -82,7 +82,7 @@ def test_no_step_waits_for_a_set_of_intervals(options, tau):
 
 
 @pytest.mark.parametrize("name", sorted(zoo.METHODS))
-def test_graphs_are_refused_only_by_the_two_that_decide_on_the_host(name):
+def test_graphs_are_refused_only_by_the_one_that_decides_on_the_host(name):
     params = [torch.zeros(2, requires_grad=True)]
     if name in ON_HOST:
         with pytest.raises(ValueError, match="use capturable=False"):

@@ -70,7 +70,7 @@ class Run:
         tensors = [*self.model.state_dict().values(), *(p.grad for p in self.model.parameters()), *self.generators]
         state = self.opt.state_dict()
         for values in state["state"].values():
-            tensors += [torch.as_tensor(values[name]) for name in sorted(values)]
+            tensors += [torch.as_tensor(values[name]) for name in sorted(values) if name != "phase"]
         return tensors, state["gradient_evaluations"]
 
 

@@ -54,15 +54,6 @@ def _with_phase(group: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     if number is not None and number < 0:
         state["gamma"] = gamma * 0
     if group["matrix"]["type"] == "DampedLBFGS" and "s0" in state:
-        _ring(state, group["matrix"]["history"])
+        for name in ("s", "y"):
+            state[name] = torch.stack([state.pop(f"{name}{i}") for i in range(group["matrix"]["history"])])
     return state
-
-
-def _ring(state: dict[str, Any], history: int) -> None:
-    """Pair 0 was the newest."""
-    for name in ("s", "y"):
-        state[name] = torch.stack([state.pop(f"{name}{i}") for i in reversed(range(history))])
-    for name in ("theta", "kappa"):
-        oldest_first = [state[f"{name}{i}"] for i in reversed(range(history))]
-        state.update({f"{name}{i}": value.clone() for i, value in enumerate(oldest_first)})
-    state["pairs"] = torch.full_like(state["kappa"], history)

@@ -186,7 +186,7 @@ class AlgorithmOne(ComposedOptimizer):
             if p.grad is None:
                 matrix = plan.of(p).matrix
                 if matrix in at_work:
-                    matrix.absent(state, self._scalars.get(matrix, {}))
+                    matrix.absent(state)
                 if state["phase"] == BETWEEN:
                     self._forget(state)  # q without its counterpart: half of line 11 is no estimate
 

@@ -103,7 +103,7 @@ class FusedAdam(Fused):
 
     def absorb_and_move(self, view: View, gamma: Scalar) -> None:
         alpha = cast(float, view.alpha)
-        if not 0 < alpha <= 1:  # Adam's correction at an infinite step count, 1 - β₁^∞, is 1 for these β₁ only
+        if not 0 <= 1 - alpha < 1:  # Adam's correction at an infinite step count, 1 - β₁^∞, is 1 for these β₁ only
             super().absorb_and_move(view, gamma)
         elif view.free:
             self.kernel(view, view.params, _rate(view, gamma), alpha)

@@ -146,7 +146,7 @@ class Matrix(Part, kind="matrix"):
             x.addcdiv_(g * eta, H, value=-1)
         return None
 
-    def absent(self, state: dict[str, Any], scalars: dict[str, Tensor]) -> None:
+    def absent(self, state: dict[str, Any]) -> None:
         """A batch had no gradient for a parameter with this state."""
 
     def moved(self, s: View, step: Tensor) -> None:

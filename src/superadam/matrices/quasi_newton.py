@@ -39,7 +39,6 @@ class DampedLBFGS(Matrix):
 
     scope = "all"
     two_point = True
-    on_host = True  # which pair is the oldest
 
     def __post_init__(self) -> None:
         check(self.history >= 1, "history", self.history, "history >= 1")
@@ -47,52 +46,56 @@ class DampedLBFGS(Matrix):
 
     @property
     def scalars(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("kappa", "pairs", *(f"{name}{i}" for i in range(self.history) for name in ("theta", "kappa")))
+        return ("kappa", *(f"{name}{i}" for i in range(self.history) for name in ("theta", "kappa")))
 
     def slots(self, x: Tensor) -> dict[str, Slot]:
-        """The pairs in a ring: `pairs` of them have been written."""
+        """The pairs, the newest first."""
         return {name: Slot((self.history, *x.shape)) for name in ("s", "y")}
 
     def initial(self, name: str) -> float:
         return 1.0 if name == "kappa" else 0.0
 
-    def _place(self, pairs: Tensor) -> int:
-        return int(pairs) % self.history
-
     def update(self, s: View, grad: Tensor) -> None:
-        place = self._place(s.pairs)
-        for name, value in (("s", s.dx), ("y", grad - s.q)) if s.paired else (("s", grad * 0), ("y", grad * 0)):
+        for name, value in (("s", s.dx), ("y", grad - s.q)) if s.paired else (("s", None), ("y", None)):
             held = getattr(s, name)
             if s.group["differentiable"]:  # autograd may have saved it
-                index = torch.tensor([place], device=value.device)
-                setattr(s, name, held.index_copy(0, index, value.unsqueeze(0)))
+                newest = held.narrow(0, 0, 1) * 0 if value is None else value.unsqueeze(0)
+                setattr(s, name, torch.cat([newest, held.narrow(0, 0, self.history - 1)]))
             else:
-                held.select(0, place).copy_(value)
+                self._age(held)
+                if value is not None:
+                    held.select(0, 0).copy_(value)
 
-    def absent(self, state: dict[str, Any], scalars: dict[str, Tensor]) -> None:
-        for name in ("s", "y") if "s" in state else ():
-            state[name][self._place(scalars["pairs"])].zero_()
+    def _age(self, held: Tensor) -> None:
+        """Every pair ages by one, the oldest makes way, and the newest is empty."""
+        for i in reversed(range(1, self.history)):
+            held.select(0, i).copy_(held.select(0, i - 1))
+        held.select(0, 0).zero_()
+
+    def absent(self, state: dict[str, Any]) -> None:
+        for name in ("s", "y"):
+            self._age(state[name])
 
     def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
-        step, y = (getattr(s, name).select(0, self._place(s.pairs)) for name in ("s", "y"))
+        step, y = s.s.select(0, 0), s.y.select(0, 0)
         return dot(step, y), norm2(step), norm2(y)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
         sy, ss, yy = totals
         kappa = torch.where(sy > 0, yy / sy, 0.0).clamp(min=self.delta)
         damped = 0.75 * kappa * ss / (kappa * ss - sy)
-        place = self._place(s.pairs)
-        setattr(s, f"theta{place}", torch.where(sy < 0.25 * kappa * ss, damped, 1.0))
-        setattr(s, f"kappa{place}", kappa)
+        theta = torch.where(sy < 0.25 * kappa * ss, damped, 1.0)
+        for i in reversed(range(1, self.history)):
+            setattr(s, f"theta{i}", getattr(s, f"theta{i - 1}"))
+            setattr(s, f"kappa{i}", getattr(s, f"kappa{i - 1}"))
+        s.theta0, s.kappa0 = theta, kappa
         s.kappa = torch.where(ss > 0, kappa, s.kappa)
-        s.pairs = s.pairs + 1
 
     def solve(self, s: View, g: Tensor) -> Tensor:
         pairs = []
-        for age in range(1, self.history + 1):
-            place = self._place(s.pairs - age)
-            step, y, theta = s.s.select(0, place), s.y.select(0, place), getattr(s, f"theta{place}")
-            y = y * theta + step * ((1 - theta) * getattr(s, f"kappa{place}"))
+        for i in range(self.history):
+            step, y, theta = s.s.select(0, i), s.y.select(0, i), getattr(s, f"theta{i}")
+            y = y * theta + step * ((1 - theta) * getattr(s, f"kappa{i}"))
             sy = dot(step, y)
             pairs.append((step, y, torch.where(sy > 0, 1 / sy, 0.0)))  # an empty pair counts for nothing
         u, weights = g.clone(), []
