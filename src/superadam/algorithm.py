@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import cast
@@ -151,10 +152,16 @@ class AlgorithmOne(ComposedOptimizer):
         """Take the moves that are still pending, at the end of training with τ > 0.
 
         Training can go on afterwards. The point before the move is gone, so the next batch is evaluated once, and
-        enters g by momentum.
+        enters g by momentum. A batch that a `twice` loop has left between its two half-steps is dropped, with a
+        warning; then the next gradient is g, as after `restart()`.
         """
         if self._open_batch is not None:
-            raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
+            warnings.warn(
+                "flush() after the first of the two half-steps of a batch: the batch is dropped, and g with it. To "
+                "keep g, leave a `twice` loop after the second turn of a batch; opt.restart() drops it on purpose.",
+                stacklevel=2,
+            )
+            self._void()
         self._unmark()
         refusals.check_shapes(self)
         with torch.set_grad_enabled(self.defaults["differentiable"]):

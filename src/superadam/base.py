@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from superadam import checkpoints, options, recipes, replay, rounding, steps, twins
+from superadam import buffers, checkpoints, options, recipes, replay, rounding, steps, twins
 from superadam.chunks import Chunk, real, state_dtype
 from superadam.matrices import Matrix
 from superadam.options import Composition
+from superadam.pairing import Pairing
 from superadam.sets import ConvexSet
 from superadam.sharding import joined, local, sharding
 from superadam.sharding import objection as sharding_objection
@@ -31,6 +32,8 @@ class ComposedOptimizer(Optimizer):
     def __init__(self, params: ParamsT | nn.Module, defaults: dict[str, Any]) -> None:
         self.gradient_evaluations = 0
         self._modules: list[nn.Module] = []
+        self._met = buffers.Modules()  # which evaluations have run, beside those
+        self._pairing = Pairing()
         self._open_batch: replay.Batch | None = None  # its first half-step is done
         self._last_half: replay.Half | None = None
         self._dropped_batch: replay.Batch | None = None  # left half done by restart(), or by an overflow
@@ -48,6 +51,10 @@ class ComposedOptimizer(Optimizer):
     def protect(self, module: nn.Module) -> None:
         """Give both evaluations of a batch the same buffers of `module`, as is done for a module given as `params`."""
         self._modules.append(module)
+
+    def _buffered(self) -> list[nn.Module]:
+        """The modules whose buffers are the same in both evaluations of a batch."""
+        return [*self._modules, *self._met]
 
     @property
     def two_point(self) -> bool:
@@ -303,7 +310,7 @@ class ComposedOptimizer(Optimizer):
         self.defaults = {**options.ADDED_LATER, **self.defaults}
         self._parts_of = {}
         self._last_half = self._dropped_batch = None
-        self._used = replay.Used()
+        self._used, self._met, self._pairing = replay.Used(), buffers.Modules(), Pairing()
         self._never_stepped = {}
         checkpoints.unmark(self.state.values())
         for group in self.param_groups:  # options that are newer than the checkpoint
