@@ -228,7 +228,7 @@ def test_steps_are_bounded_only_if_line_4_sees_what_the_step_goes_along(own, bou
     matrix = matrices.SecondMoment(0.99, 1e-8, bias_correction=True)
     estimator = Averaged(beta=0.0, own=own)
     opt = SuperAdam([x], 1.0, estimator=estimator, matrix=matrix, schedule=schedules.Constant(alpha=0.1))
-    values = iter([1e-6] + [1.0, 0.0] * 20)  # ∇f(x_1; ξ_1), then ∇f(x_{t-1}; ξ_t) and ∇f(x_t; ξ_t) in turn
+    values = iter([1e-6, 1e-6] + [1.0, 0.0] * 20)  # ∇f(x_1; ξ_1) twice, then ∇f(x_{t-1}; ξ_t) and ∇f(x_t; ξ_t) in turn
     largest = 0.0
 
     def closure():

@@ -461,7 +461,6 @@ def test_half_step_without_gradients_can_be_made_good(case, when):
     ("name", "message"),
     [
         ("closure", r"step\(closure\) between the two half-steps of a batch.*opt\.restart\(\)"),
-        ("flush", r"flush\(\) between the two half-steps"),
         ("state_dict", r"state_dict\(\) between the two half-steps"),
     ],
 )
@@ -520,6 +519,43 @@ def test_a_batch_is_not_finished_by_another_loops_turn():
                 with Unchanged(setup, RuntimeError, "Half-steps out of order"):
                     setup.opt.step()
     assert setup.opt._open_batch is not None
+
+
+@every_case
+@pytest.mark.parametrize("named", [False, True])
+def test_flush_after_a_loop_that_was_left_in_mid_batch(case, named):
+    """Whether or not somebody still holds the loop: the batch is dropped as by restart(), with a warning."""
+    setup, restarted = Setup(case), Setup(case)
+    for one in (setup, restarted):
+        turns = twice([3, 4])
+        for i in turns if named else twice([3, 4]):
+            one.closure(i)()
+            one.opt.step()
+            break
+    restarted.opt.restart()
+    with pytest.warns(UserWarning, match=r"flush\(\) after the first of the two half-steps.*dropped"):
+        setup.opt.flush()
+    assert torch.equal(setup.x, restarted.x)
+    setup.opt.flush()  # there is nothing left to drop
+    for one in (setup, restarted):
+        for i in twice([5, 6]):
+            one.closure(i)()
+            one.opt.step()
+        one.opt.flush()
+    assert identical(setup.all(), restarted.all())
+
+
+def test_flush_between_the_turns_drops_the_batch_for_both():
+    setup = Setup()
+    for n, i in enumerate(twice([3])):
+        setup.closure(i)()
+        if n == 0:
+            setup.opt.step()
+            with pytest.warns(UserWarning, match="the batch is dropped"):
+                setup.opt.flush()
+        else:
+            with Unchanged(setup, RuntimeError, r"dropped by opt\.restart\(\) or opt\.flush\(\)"):
+                setup.opt.step()
 
 
 @every_case

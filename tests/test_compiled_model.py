@@ -36,6 +36,34 @@ def train(compiled, tau, half_steps):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("tau", "half_steps"), [(0.0, False), (1.0, False), (1.0, True)])
+def test_looking_for_modules_compiles_nothing_anew(tau, half_steps):
+    """The optimizer does not know the model. The hook that finds its BatchNorm is no part of what is compiled."""
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    model = torch.compile(net, backend=backend, fullgraph=True)
+    opt = SuperAdam(net.parameters(), lr=0.05, tau=tau)
+    for batch in twice(torch.randn(5, 8, 4)) if half_steps else torch.randn(5, 8, 4):
+
+        def closure(batch=batch):
+            opt.zero_grad()
+            model(batch).square().mean().backward()
+
+        if half_steps:
+            closure()
+            opt.step()
+        else:
+            opt.step(closure)
+    assert net[1].num_batches_tracked == 5
+    assert len(compiled) == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(("tau", "half_steps"), [(0.0, False), (1.0, False), (1.0, True)])
 def test_compiled_as_eager(tau, half_steps):
     """With the same dropout masks in both evaluations, and BatchNorm's buffers protected."""
     eager = train(False, tau, half_steps)

@@ -358,7 +358,7 @@ def test_clip_bounds_the_sum_of_a_pair_and_not_each_gradient():
     """With τ = 1 and g_1 = 0, large gradients of a pair that nearly cancel make a small g, which is left as it is."""
     x = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     opt = SuperAdam([x], tau=1.0, clip=1.0, schedule=schedules.Constant(alpha=1e-6))
-    for pair in ([0.0], [100.0, 100.5]):
+    for pair in ([0.0, 0.0], [100.0, 100.5]):
         grads = iter(pair)
 
         def closure(grads=grads):

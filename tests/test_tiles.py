@@ -170,14 +170,14 @@ def peak(sizes, matrix, tau=0.0, **options):
     """The coordinates (of float32) that are alive at once beyond x, the gradients and the state, in a later step."""
     params = [torch.randn(n, requires_grad=True) for n in sizes]
     grads = [[torch.randn_like(p) for p in params] for _ in range(6)]
-    calls = iter(grads)
+    opt = SuperAdam(params, lr=0.1, tau=tau, matrix=matrix, **options)
+    calls = iter([grads[0], *grads] if opt.two_point else grads)  # the first batch comes twice, at the same point
 
     def closure():
         for p, grad in zip(params, next(calls), strict=True):
             p.grad = grad
         return 0.0
 
-    opt = SuperAdam(params, lr=0.1, tau=tau, matrix=matrix, **options)
     for _ in range(2):
         opt.step(closure)
     opt.zero_grad()

@@ -14,7 +14,8 @@ from superadam import theory
 from superadam._state import options, recipes, refusals, replay
 from superadam._state import scaler as scaling
 from superadam._state.sharding import local, over_ranks, sharding
-from superadam._step.algorithm import AlgorithmOne, eagerly
+from superadam._step.algorithm import eagerly
+from superadam._step.evaluations import Evaluations
 from superadam._step.view import View
 from superadam.estimators import Estimator
 from superadam.iterates import Iterate
@@ -28,7 +29,7 @@ from superadam.theory.checks import check_optimizer
 __all__ = ["SuperAdam"]
 
 
-class SuperAdam(AlgorithmOne, PerParameterMetrics):
+class SuperAdam(Evaluations, PerParameterMetrics):
     r"""SUPER-ADAM: every adaptive gradient method is one algorithm with four choices.
 
     $$
@@ -64,7 +65,8 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
 
     Args:
         params: parameters, (name, parameter) pairs, param groups, or an `nn.Module`. Of a module the optimizer also
-            knows the buffers, and gives both evaluations of a batch the same ones: BatchNorm sees each batch once.
+            knows the buffers, and gives both evaluations of a batch the same ones: BatchNorm sees each batch once. (It
+            finds other modules that an evaluation runs by itself, unless they are part of a compiled function.)
             All options below can be set in a param group; a key that is none of them, and does not look like a
             misspelling of one, is kept as the user's own.
         lr: γ, a number or a tensor.
@@ -178,8 +180,9 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
 
         Args:
             closure: clears the gradients, computes the loss, calls `backward` and returns the loss. Called once if
-                τ = 0, twice if τ > 0 (once at the very first batch). If it leaves no gradient, and returns None or
-                a loss without a graph, the batch is left out. Without it the gradients must be there already.
+                τ = 0, twice if τ > 0 (at the very first batch at the same point, to see whether it gives the same
+                gradient). If it leaves no gradient, and returns None or a loss without a graph, the batch is left out.
+                Without it the gradients must be there already.
         """
         self._accelerator_graph_capture_health_check()
         if closure is not None and getattr(self, "found_inf", None) is not None:
@@ -244,8 +247,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 "step(closure) between the two half-steps of a batch. Finish the batch with step() in the `twice` "
                 "loop, or call opt.restart() to drop it."
             )
-        again = replay.Replay(self._modules)
-        loss = self._first_evaluation(closure)
+        loss, again = self._first_evaluation(closure)
         if refusals.left_out(self, loss):
             return loss
         views = self._usable_gradients()
@@ -258,11 +260,17 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                     self._void()
                     return loss
                 views = self._usable_gradients()
+                again.check()
             except BaseException:
                 self._void()
                 raise
+        elif self._evaluate_again(closure, again):
+            views = self._usable_gradients()
+        else:
+            return loss
         self._absorb(views)
         self._used = replay.Used(self._parameters())
+        self._pairing.end()  # last, as warnings may be errors
         return loss
 
     def _usable_gradients(self) -> list[View]:
@@ -274,35 +282,6 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             refusals.check_finite(self)
         return views
 
-    def _first_evaluation(self, closure: Callable[[], float]) -> float:
-        """The closure with cleared gradients: what it might otherwise add to would be part of q.
-
-        Refused if the gradients of other micro-batches would be lost so: there are some, and the closure would add to
-        them. It does if it leaves a NaN in their place.
-        """
-        if self.defaults["differentiable"]:  # whose parameters are no leaves: the closure sets their gradients
-            return self._evaluate(closure)
-        newer = self._used.newer(self._parameters())
-        self.zero_grad()
-        if newer is None:
-            return self._evaluate(closure)
-        if newer.grad is None:
-            newer.grad = torch.zeros_like(newer)
-        newer.grad.fill_(torch.nan)
-        loss = self._evaluate(closure)
-        if newer.grad is not None and bool(local(newer.grad).isnan().any()):
-            self.zero_grad()
-            raise RuntimeError(
-                "step(closure) found gradients, and the closure does not clear them but adds to them. With tau > 0 "
-                "micro-batches must be evaluated at two points, all of them inside the closure. (In Lightning: "
-                "accumulate_grad_batches=1 and larger batches, or manual optimization with such a closure.) If they "
-                "are not meant to count, clear the gradients in the closure."
-            )
-        return loss
-
-    def _parameters(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
-
     def _half_step(self) -> None:
         """τ > 0 without a closure: one of two half-steps."""
         half = replay.current()
@@ -310,7 +289,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             raise RuntimeError(
                 "SuperAdam needs two gradients of every batch here (tau > 0, or a matrix such as BarzilaiBorwein), so "
                 "step() must know which one this is. Write opt.step(closure), with a closure that clears the "
-                "gradients, computes the loss and calls backward; or loop "
+                "gradients, computes the loss and calls backward; or loop, in the thread that calls step(), "
                 "`for batch in superadam.twice(loader):`, where each batch comes twice. In Hugging Face's Trainer "
                 "mix in superadam.trainers.TwoPoint: `class MyTrainer(TwoPoint, Trainer): pass`."
             )
@@ -323,7 +302,9 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
                 f"(With accelerator.accumulate(): Accelerator(gradient_accumulation_steps={half.size}).)"
             )
         if half.batch is self._dropped_batch and self._open_batch is None:
-            raise RuntimeError("This batch was dropped by opt.restart(): go on with the next one of the `twice` loop.")
+            raise RuntimeError(
+                "This batch was dropped by opt.restart() or opt.flush(): go on with the next one of the `twice` loop."
+            )
         if self._open_batch is not (half.batch if half.second else None):
             missed = "this batch's first turn" if half.second else "the last batch's second turn"
             raise RuntimeError(
@@ -335,6 +316,7 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
         views = self._with_gradients(moves=False)
         if not views:
             refusals.check_gradients(self)
+        self._turn_evaluated(half)
         self.gradient_evaluations += 1
         overflow = bool(scaling.unscale(self))
         self._last_half = half
@@ -348,16 +330,21 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
             if overflow and self._dropped_batch is not half.batch:
                 self._void()
             elif self._dropped_batch is not half.batch:
+                self._pairing.compare()
                 self._absorb(views)
             self._open_batch = None
         else:
             if overflow:  # nothing is touched: the pending move waits for the next batch
                 self._dropped_batch = half.batch
             else:
+                if not (self._pairing.compared or self._pending()):  # the second half finds x where it is
+                    self._pairing.keep(self._parameters())
                 self._to_next_point(views)
             self._open_batch = half.batch
         if refused is not None:
             raise refused
+        if half.second:
+            self._pairing.end()  # last, as warnings may be errors
 
     def check_theory(self, problem: theory.Problem) -> theory.Conditions:
         """The conditions of theorem 1 or 2 on this optimizer, and what of it the theorems are not about.
@@ -373,9 +360,3 @@ class SuperAdam(AlgorithmOne, PerParameterMetrics):
           note   rho = 0.0005, from the matrix
         """
         return check_optimizer(self, problem)
-
-    def _evaluate(self, closure: Callable[[], float]) -> float:
-        with torch.enable_grad():
-            loss = closure()
-        self.gradient_evaluations += 1
-        return loss

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from superadam._state import formats, loading, options, precision, recipes, replay, twins
+from superadam._state import buffers, formats, loading, options, precision, recipes, replay, twins
 from superadam._state.options import Composition
+from superadam._state.pairing import Pairing
 from superadam._state.phases import BETWEEN, PENDING, START
 from superadam._state.plans import Plan, options_of
 from superadam._state.sharding import joined, local
@@ -34,6 +35,8 @@ class ComposedOptimizer(Optimizer):
     def __init__(self, params: ParamsT | nn.Module, defaults: dict[str, Any]) -> None:
         self.gradient_evaluations = 0
         self._modules: list[nn.Module] = []
+        self._met = buffers.Modules()  # which evaluations have run, beside those
+        self._pairing = Pairing()
         self._open_batch: replay.Batch | None = None  # its first half-step is done
         self._last_half: replay.Half | None = None
         self._dropped_batch: replay.Batch | None = None  # left half done by restart(), or by an overflow
@@ -53,6 +56,10 @@ class ComposedOptimizer(Optimizer):
     def protect(self, module: nn.Module) -> None:
         """Give both evaluations of a batch the same buffers of `module`, as is done for a module given as `params`."""
         self._modules.append(module)
+
+    def _buffered(self) -> list[nn.Module]:
+        """The modules whose buffers are the same in both evaluations of a batch."""
+        return [*self._modules, *self._met]
 
     # ------------------------------------------------------------------------------------ parts
 
@@ -290,7 +297,7 @@ class ComposedOptimizer(Optimizer):
         super().__setstate__(state)
         self.defaults = {**options.ADDED_LATER, **self.defaults}
         open_batch, within = self._open_batch, self._within
-        self._used = replay.Used()
+        self._used, self._met, self._pairing = replay.Used(), buffers.Modules(), Pairing()
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
         self._as_new()

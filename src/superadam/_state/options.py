@@ -176,7 +176,7 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, bool) or not isinstance(value, int | float | Tensor | None):
             raise TypeError(f"Invalid {name}: {value!r} (expected a number)")
     for name in FLAGS:
-        if not isinstance(options[name], bool | None):
+        if options[name] not in (None, False, True):  # 0 and 1 are the last two
             raise TypeError(f"Invalid {name}: {options[name]!r} (expected True or False)")
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")

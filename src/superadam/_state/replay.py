@@ -11,9 +11,11 @@ from __future__ import annotations
 import itertools
 import random
 import sys
+import threading
+import warnings
 from collections.abc import Generator, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from superadam._state.accumulation import seen_by_accelerate
+from superadam._state.buffers import Buffers, is_due
 from superadam._state.sharding import local
 
 __all__ = ["Half", "Replay", "Used", "put_back", "twice"]
@@ -29,24 +32,31 @@ __all__ = ["Half", "Replay", "Used", "put_back", "twice"]
 T = TypeVar("T")
 
 
-class Buffers:
-    """The buffers of modules, as they are now."""
+class _Thread(threading.local):
+    """What is of one thread alone."""
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        with torch.no_grad():
-            self._kept = [
-                (owner, name, buffer, buffer.clone())
-                for module in modules
-                for owner in module.modules()
-                for name, buffer in owner._buffers.items()
-                if buffer is not None
-            ]
+    def __init__(self) -> None:
+        self.halves: list[Half] = []  # that its `twice` loops are in, innermost last
+        self.batches = 0  # of its `twice` loops, since an optimizer was made
+        self.optimizers = 0  # that there were when it last looked
+        self.acts = 0
 
-    def restore(self) -> None:
-        with torch.no_grad():
-            for owner, name, buffer, value in self._kept:
-                buffer.copy_(value)
-                owner._buffers[name] = buffer  # some modules assign a new tensor instead of writing into the old
+
+_here = _Thread()
+_lock = threading.Lock()
+_acts = _registered = 0
+_told = False  # of threads that draw from the same generators
+# The optimizers that may be in a `twice` loop, so that it can restore the buffers of their modules.
+_optimizers: WeakSet[Any] = WeakSet()
+
+
+def _act() -> int:
+    """This thread takes or sets the states of the generators. How often have others, so far?"""
+    global _acts
+    with _lock:
+        _acts += 1
+        _here.acts += 1
+        return _acts - _here.acts
 
 
 @contextmanager
@@ -66,25 +76,64 @@ class Replay:
 
     Covers torch's default generators (the CPU's and, once a device is in use, every device's), Python's `random`,
     NumPy's global generator, and the buffers of `modules`. A `torch.Generator` of your own is yours to reset.
+
+    These generators are those of all threads. Where another thread has taken or set their states in the meantime, and
+    random numbers were drawn, `restore` and `check` warn.
     """
 
     def __init__(self, modules: Iterable[nn.Module] = ()) -> None:
+        self._others = _act()
         self._cpu = torch.get_rng_state()
         self._devices: list[Tensor] = []
         if torch.accelerator.is_available() and getattr(_accelerator(), "is_initialized", lambda: True)():
             self._devices = [_accelerator().get_rng_state(i) for i in range(torch.accelerator.device_count())]
         self._python = random.getstate()
         self._numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
-        self._buffers = Buffers(modules)
+        self.buffers = Buffers(modules)
 
     def restore(self) -> None:
+        self.check()
         torch.set_rng_state(self._cpu)
         for i, state in enumerate(self._devices):
             _accelerator().set_rng_state(state, i)
         random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
-        self._buffers.restore()
+        self.buffers.restore()
+
+    def check(self) -> None:
+        """Warn, once in a process, if other threads have had to do with the numbers drawn since the last call.
+
+        Whose numbers they were cannot be known: it may be that no evaluation draws any.
+        """
+        global _told
+        others = _act()
+        crowded, self._others = others != self._others, others
+        if crowded and not _told and self._drawn():
+            with _lock:
+                if _told:
+                    return
+                _told = True
+            warnings.warn(
+                "Two threads evaluate batches at two points at the same time, and random numbers were drawn meanwhile. "
+                "All threads draw from the same generators: where an evaluation draws (dropout), the second of a batch "
+                "does not see the masks of the first. Run each training in a process of its own, or use "
+                "step(closure), and hold one lock, the same in all threads, around it and whatever else draws.",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+
+    def _drawn(self) -> bool:
+        """Whether a generator is no longer where it was."""
+        now = Replay()
+        pairs = zip([self._cpu, *self._devices], [now._cpu, *now._devices], strict=False)  # a device may be new
+        numpy = self._numpy is not None and any(map(_differ, self._numpy, now._numpy or ()))
+        return numpy or self._python != now._python or not all(torch.equal(a, b) for a, b in pairs)
+
+
+def _differ(a: Any, b: Any) -> bool:
+    """Parts of the state of NumPy's generator: a name, an array, numbers."""
+    return bool((a != b).any()) if hasattr(a, "any") else bool(a != b)
 
 
 def generators_of(loader: object) -> list[torch.Generator]:
@@ -125,21 +174,19 @@ class Half:
     second: bool
     done: int = 1  # micro-batches of this evaluation that have been yielded
     size: int = 1  # micro-batches that make up the batch
-
-
-# The halves that the `twice` loops under way are in, innermost last.
-_under_way: list[Half] = []
-# The optimizers that may be in a `twice` loop, so that it can restore the buffers of their modules.
-_optimizers: WeakSet[Any] = WeakSet()
+    replay: Replay | None = field(default=None, compare=False)  # of this batch
 
 
 def register(optimizer: Any) -> None:
-    _optimizers.add(optimizer)
+    global _registered
+    with _lock:
+        _optimizers.add(optimizer)
+        _registered += 1
 
 
 def current() -> Half | None:
-    """The half-step that the innermost `twice` loop is in."""
-    return _under_way[-1] if _under_way else None
+    """The half-step that the innermost `twice` loop of this thread is in."""
+    return _here.halves[-1] if _here.halves else None
 
 
 class Turns(Iterator[T]):
@@ -215,22 +262,36 @@ def twice(loader: Iterable[T], accumulate: int = 1) -> Turns[T]:
 def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator[T, None, None]:
     samples = iter(loader)
     while micro_batches := list(itertools.islice(samples, accumulate)):
-        batch = Batch()
-        generators = Replay()
-        buffers = [(opt, Buffers(opt._modules)) for opt in _optimizers if opt._modules and opt.two_point]
+        batch, replay, met, due = Batch(), Replay(), Buffers(), _is_due()
+        with _lock:
+            optimizers = list(_optimizers)
+        kept = [(opt, Buffers(opt._buffered())) for opt in optimizers if opt.two_point]
         for second in (False, True):
             if second:
-                generators.restore()
-                for opt, kept in buffers:
-                    if opt._open_batch is batch:  # it is in this loop
-                        kept.restore()
-            for i, micro_batch in enumerate(micro_batches):
-                half = Half(batch, second, i + 1, len(micro_batches))
-                place[:] = [half]
-                _under_way.append(half)
-                try:
-                    with seen_by_accelerate(loader, half.done == half.size, accumulate):
-                        yield micro_batch
-                finally:
-                    _under_way.remove(half)
-                    place.clear()
+                replay.restore()
+                here = [(opt, buffers) for opt, buffers in kept if opt._open_batch is batch]  # that are in this loop
+                for opt, buffers in here:
+                    buffers.restore()
+                    opt._met.add(met.owners())
+                if here:
+                    met.restore()
+            with met.watch(due and not second):
+                for i, micro_batch in enumerate(micro_batches):
+                    half = Half(batch, second, i + 1, len(micro_batches), replay)
+                    place[:] = [half]
+                    halves = _here.halves  # those of this thread, whichever it is that ends the loop
+                    halves.append(half)
+                    try:
+                        with seen_by_accelerate(loader, half.done == half.size, accumulate):
+                            yield micro_batch
+                    finally:
+                        halves.remove(half)
+                        place.clear()
+
+
+def _is_due() -> bool:
+    """Whether to look which modules the next batch of this thread's `twice` loops runs."""
+    if _here.optimizers != _registered:
+        _here.optimizers, _here.batches = _registered, 0
+    _here.batches += 1
+    return is_due(_here.batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -226,10 +227,16 @@ class AlgorithmOne(ComposedOptimizer):
         """Take the moves that are still pending, at the end of training with τ > 0.
 
         Training can go on afterwards. The point before the move is gone, so the next batch is evaluated once, and
-        enters g by momentum.
+        enters g by momentum. A batch that a `twice` loop has left between its two half-steps is dropped, with a
+        warning; then the next gradient is g, as after `restart()`.
         """
         if self._open_batch is not None:
-            raise RuntimeError("flush() between the two half-steps of a batch: call it after the `twice` loop.")
+            warnings.warn(
+                "flush() after the first of the two half-steps of a batch: the batch is dropped, and g with it. To "
+                "keep g, leave a `twice` loop after the second turn of a batch; opt.restart() drops it on purpose.",
+                stacklevel=3,
+            )
+            self._void()
         refusals.check_shapes(self)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             pending = list(self._grouped(lambda p, s: _key(s) if s["phase"] == PENDING else None))

@@ -151,7 +151,7 @@ class Monitor:
         if not opt.two_point:
             return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if closure is None:
+        if closure is None or not opt._pending():  # x does not move: there is one gradient
             return None
         watched = self._watched(closure)
         return ((args[0], watched, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": watched})

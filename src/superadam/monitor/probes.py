@@ -105,7 +105,7 @@ class Probes:
     @contextmanager
     def _aside(self) -> Iterator[Callable[[int], None]]:
         """What is drawn inside is drawn from seeds of the monitor's own; yields a function that starts the i-th."""
-        kept = Replay(self.opt._modules)
+        kept = Replay(self.opt._buffered())
         generators = generators_of(self.batches)
         states = [g.get_state() for g in generators]
         self._seed += 2

@@ -1,0 +1,99 @@
+"""The evaluations of a batch: what is watched in them, and what they start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from superadam._state import refusals, replay
+from superadam._state.buffers import is_due
+from superadam._state.sharding import local
+from superadam._step.algorithm import AlgorithmOne
+
+__all__ = ["Evaluations"]
+
+
+class Evaluations(AlgorithmOne):
+    """Gradients by a closure, or of a turn of a `twice` loop."""
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _evaluate(self, closure: Callable[[], float]) -> float:
+        with torch.enable_grad():
+            loss = closure()
+        self.gradient_evaluations += 1
+        self._arrived()
+        return loss
+
+    def _begin(self) -> None:
+        """A batch begins. What must not wait for the device, and what autograd differentiates, is not watched."""
+        self._pairing.begin(watched=not (self.defaults["capturable"] or self.defaults["differentiable"]))
+
+    def _first_evaluation(self, closure: Callable[[], float]) -> tuple[float, replay.Replay]:
+        """The loss, and what the evaluation has started from."""
+        self._begin()
+        again, due = replay.Replay(self._buffered()), is_due(self._pairing.batches)
+        with again.buffers.watch(due):
+            loss = self._cleared(closure)
+        if due:
+            self._met.add(again.buffers.owners())
+        return loss, again
+
+    def _cleared(self, closure: Callable[[], float]) -> float:
+        """The closure with cleared gradients: what it might otherwise add to would be part of q.
+
+        Refused if the gradients of other micro-batches would be lost so: there are some, and the closure would add to
+        them. It does if it leaves a NaN in their place.
+        """
+        if self.defaults["differentiable"]:  # whose parameters are no leaves: the closure sets their gradients
+            return self._evaluate(closure)
+        newer = self._used.newer(self._parameters())
+        self.zero_grad()
+        if newer is None:
+            return self._evaluate(closure)
+        if newer.grad is None:
+            newer.grad = torch.zeros_like(newer)
+        newer.grad.fill_(torch.nan)
+        loss = self._evaluate(closure)
+        if newer.grad is not None and bool(local(newer.grad).isnan().any()):
+            self.zero_grad()
+            raise RuntimeError(
+                "step(closure) found gradients, and the closure does not clear them but adds to them. With tau > 0 "
+                "micro-batches must be evaluated at two points, all of them inside the closure. (In Lightning: "
+                "accumulate_grad_batches=1 and larger batches, or manual optimization with such a closure.) If they "
+                "are not meant to count, clear the gradients in the closure."
+            )
+        return loss
+
+    def _evaluate_again(self, closure: Callable[[], float], again: replay.Replay) -> bool:
+        """The first batch, which finds x where it is, at the same point once more: the gradients must be the same.
+
+        A `twice` loop does so anyway. Line 11 has no use for it, so it is not counted. False if it is left out.
+        """
+        if not self._pairing.keep(self._parameters()):
+            return True
+        again.restore()
+        self.zero_grad()
+        if refusals.left_out(self, self._evaluate(closure)):
+            return False
+        self.gradient_evaluations -= 1
+        refusals.check_gradients(self)
+        refusals.check_finite(self)
+        self._pairing.compare()
+        again.check()
+        return True
+
+    def _turn_evaluated(self, half: replay.Half) -> None:
+        """A turn of a `twice` loop has left its gradients."""
+        if not half.second:
+            self._begin()
+        elif half.replay is not None:
+            half.replay.check()
+        self._arrived()
+
+    def _arrived(self) -> None:
+        if self._pairing.watching:
+            self._pairing.arrived(self._parameters())
