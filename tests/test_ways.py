@@ -88,7 +88,7 @@ def test_pieces_equal_reference(case, tau, line_9):
     run = reference.super_adam(problem.grad, problem.x_1, samples, case=case, tau=tau, gamma=LR[case], argmin=argmin)
     for way in ({}, {"fused": False}):
         params = problem.params()
-        opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=CASES[case], **way, **options)
+        opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=CASES[case], schedule="Paper", **way, **options)
         equal(train_on(problem, opt, params, samples)[1], run.x[21], 1e-10)
 
 

@@ -46,7 +46,9 @@ class ComposedOptimizer(Optimizer):
         if isinstance(params, nn.Module):
             self.protect(params)
             params = list(params.named_parameters())
-        super().__init__(params, options.normalised(defaults))
+        # What is the composition's own is left open here: a group may have another composition.
+        left_open = {name: None for name in ("lr", "schedule") if defaults[name] is None}
+        super().__init__(params, {**options.normalised(defaults), **left_open})
 
     def protect(self, module: nn.Module) -> None:
         """Give both evaluations of a batch the same buffers of `module`, as is done for a module given as `params`."""
@@ -208,13 +210,18 @@ class ComposedOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with any option of its own."""
+        left_open = False
         if isinstance(param_group, dict):
             options.refuse_misspelt(param_group, self.defaults)
-            param_group = options.normalised({**self.defaults, **param_group})
+            param_group = {**self.defaults, **param_group}
+            left_open = param_group["lr"] is None
+            param_group = options.normalised(param_group)
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
             recipes.follow(self)  # a group may have a method's options of its own
+            if left_open:
+                group["lr"] = self._parts(group).lr
             self._check_places(group)
             self._enter(group)
         except (TypeError, ValueError):  # say, of the set: complex or not finite, or of a shape that it is not for
