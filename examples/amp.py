@@ -22,7 +22,7 @@ def setup(tau):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1)).to(DEVICE)  # parameters stay in float32
     x = torch.randn(100, 32, 16, device=DEVICE)
-    return model, SuperAdam(model, lr=0.03, tau=tau), [(batch, batch[:, :1].sin()) for batch in x]
+    return model, SuperAdam(model, lr=0.03, tau=tau, schedule="Paper"), [(batch, batch[:, :1].sin()) for batch in x]
 
 
 def bfloat16(tau):

@@ -36,7 +36,8 @@ def main():
     net = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 10))
     model = DistributedDataParallel(net)
     torch.manual_seed(1 + dist.get_rank())  # other dropout masks in each process; `twice` repeats each process's own
-    opt = SuperAdam(model, lr=0.02, tau=1.0)  # given the module, BatchNorm's statistics see each batch once
+    # given the module, BatchNorm's statistics see each batch once
+    opt = SuperAdam(model, lr=0.02, tau=1.0, schedule="Paper")
 
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)

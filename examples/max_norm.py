@@ -28,7 +28,7 @@ def train(constraint, x, y, epochs, seed):
     net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.3), nn.Linear(128, 10))
     weights = [layer.weight for layer in net if isinstance(layer, nn.Linear)]
     biases = [layer.bias for layer in net if isinstance(layer, nn.Linear)]
-    opt = SuperAdam([{"params": weights, "constraint": constraint}, {"params": biases}], lr=0.05)
+    opt = SuperAdam([{"params": weights, "constraint": constraint}, {"params": biases}], lr=0.05, schedule="Paper")
     for _ in range(epochs):
         for rows in torch.randperm(len(y)).split(50):
             opt.zero_grad()

@@ -38,7 +38,7 @@ def em(p, steps=2000):
 def main(steps=2000, batch=256):
     p = densities()
     w = torch.full((5,), 0.2, dtype=torch.float64, requires_grad=True)
-    opt = SuperAdam([w], lr=0.1, constraint=sets.Simplex())
+    opt = SuperAdam([w], lr=0.1, schedule="Paper", constraint=sets.Simplex())
     order = torch.Generator().manual_seed(1)
     for _ in range(steps):
         rows = torch.randint(len(p), (batch,), generator=order)

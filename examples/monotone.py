@@ -34,7 +34,7 @@ def fit(constraint, x, y, steps=1500):
                 layer.weight.abs_().mul_(0.5)
     weights = [p for p in net.parameters() if p.dim() == 2]
     biases = [p for p in net.parameters() if p.dim() == 1]
-    opt = SuperAdam([{"params": weights, "constraint": constraint}, {"params": biases}], lr=0.05)
+    opt = SuperAdam([{"params": weights, "constraint": constraint}, {"params": biases}], lr=0.05, schedule="Paper")
     for _ in range(steps):
         opt.zero_grad()
         (net(x) - y).square().mean().backward()

@@ -28,7 +28,7 @@ def main(images=500, steps=1500):
         torch.rand(shape, generator=generator, dtype=torch.float64).mul_(0.5).requires_grad_()
         for shape in ((images, RANK), (RANK, 64))
     )
-    opt = SuperAdam([W, H], lr=1.0, constraint=sets.NonNegative())
+    opt = SuperAdam([W, H], lr=1.0, schedule="Paper", constraint=sets.NonNegative())
     for _ in range(steps):
         opt.zero_grad()
         (X - W @ H).square().sum().backward()

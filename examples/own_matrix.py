@@ -35,7 +35,7 @@ class CubeRoot(matrices.Matrix):
 @zoo.method
 def cube_root(params, lr=1e-2, **options):
     """Cube root: third moments in place of second ones."""
-    return SuperAdam(params, lr, matrix=CubeRoot(), **options)
+    return SuperAdam(params, lr, matrix=CubeRoot(), **{"schedule": "Paper", **options})
 
 
 def train(opt, model, x, y, epochs):

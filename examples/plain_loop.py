@@ -2,10 +2,10 @@
 
 python examples/plain_loop.py    # a few seconds
 
-With τ = 0 (the default) nothing is special. The paper's μ_t starts at 0.1 and decays: begin with ten times Adam's γ.
+With τ = 0 (the default) nothing is special: `lr` means what it means in Adam (without it, 1e-3).
 Prints the loss on the training batches and the accuracy on images that were not trained on, for every fifth epoch:
 
-    epoch 20: training loss 0.06, test accuracy 97.4%
+    epoch 20: training loss 0.04, test accuracy 98.0%
 """
 
 import torch
@@ -28,7 +28,7 @@ def main(epochs=20):
     train_set, (x_test, y_test) = digits()
     loader = DataLoader(train_set, batch_size=32, shuffle=True)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 10))
-    opt = SuperAdam(model, lr=0.03, weight_decay=0.01)
+    opt = SuperAdam(model, lr=3e-3, weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, epochs * len(loader))
 
     for epoch in range(1, epochs + 1):

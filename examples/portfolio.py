@@ -49,7 +49,7 @@ def main(steps=2000, batch=256):
         return (RISK / 2 * w @ covariance @ w - mean @ w).item()
 
     w = torch.full((ASSETS,), 1 / ASSETS, dtype=torch.float64, requires_grad=True)
-    opt = SuperAdam([w], lr=3e-3, tau=1.0, constraint=sets.CappedSimplex(total=1.0, cap=CAP))
+    opt = SuperAdam([w], lr=3e-3, tau=1.0, schedule="Paper", constraint=sets.CappedSimplex(total=1.0, cap=CAP))
     order = torch.Generator().manual_seed(1)
 
     def closure():

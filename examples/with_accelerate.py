@@ -25,7 +25,7 @@ def train(way, *, stop=None, folder=None, resume=None):
     x = torch.randn(320, 10)
     y = (x[:, :1] * x[:, 1:2]).tanh()
     model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
-    opt = SuperAdam(model, lr=0.03, tau=0.0 if way == "tau=0" else 1.0)
+    opt = SuperAdam(model, lr=0.03, tau=0.0 if way == "tau=0" else 1.0, schedule="Paper")
     own = torch.Generator()  # what the loader draws at the start of an epoch is not drawn from the dropout's generator
     loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True, generator=own)
     model, opt, loader = accelerator.prepare(model, opt, loader)

@@ -25,7 +25,7 @@ class Net(lightning.LightningModule):
         self.net = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def configure_optimizers(self):
-        return SuperAdam(self, lr=0.03, tau=self.tau)
+        return SuperAdam(self, lr=0.03, tau=self.tau, schedule="Paper")
 
     def training_step(self, batch, index):
         if self.automatic_optimization:

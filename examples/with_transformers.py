@@ -41,7 +41,7 @@ def train(tau, folder, *, accumulate=1, resume=None, stop=None):
         disable_tqdm=True,
         report_to=[],
     )
-    opt = SuperAdam(model, lr=0.03, tau=tau)
+    opt = SuperAdam(model, lr=0.03, tau=tau, schedule="Paper")
     scheduler = torch.optim.lr_scheduler.LambdaLR(opt, lambda batch: 0.95**batch)
     trainer = TwoPointTrainer(model=model, args=args, train_dataset=data(), optimizers=(opt, scheduler))
     if stop is not None:

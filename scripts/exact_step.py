@@ -47,7 +47,9 @@ def run(method, f, constraint, gamma, noise, steps=STEPS, x_1=None):
     gradient_noise = SIGMA * torch.randn(steps, len(f.a), generator=generator, dtype=torch.float64)
     x = torch.nn.Parameter(constraint.argmin(torch.zeros_like(f.a), 1.0) if x_1 is None else x_1.clone())
     exact = method == EXACT
-    opt = SuperAdam([x], lr=gamma, constraint=constraint) if exact else torch.optim.Adam([x], lr=gamma)
+    opt = (
+        SuperAdam([x], lr=gamma, schedule="Paper", constraint=constraint) if exact else torch.optim.Adam([x], lr=gamma)
+    )
     points = torch.empty(steps, len(f.a), dtype=torch.float64)
     for t in range(steps):
         x.grad = f.q * (x.detach() - f.a) + gradient_noise[t]

@@ -41,7 +41,7 @@ def cnn():
 class Run:
     def __init__(self, tau, x, y, watched, probed=False):
         self.x, self.y, self.model = x, y, cnn()
-        self.opt = SuperAdam(self.model, lr=1e-2, tau=tau)
+        self.opt = SuperAdam(self.model, lr=1e-2, tau=tau, schedule="Paper")
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))
         probes = {"loss": self.loss, "batches": order.split(BATCH)[:-1]} if probed else {}
         self.monitor = Monitor(self.opt, MEASURED_EVERY, **probes) if watched else None

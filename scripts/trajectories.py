@@ -14,8 +14,8 @@ GRID = [10.0 ** (i / 3) for i in range(-9, 1)]
 COMPOSITIONS = {
     "SGD with momentum": lambda x, lr: create("sgd", x, lr=lr),
     "Adam": lambda x, lr: create("adam", x, lr=lr),
-    "case 1, τ = 0": lambda x, lr: SuperAdam(x, lr=lr),
-    "case 1, τ = 1": lambda x, lr: SuperAdam(x, lr=lr, tau=1.0),
+    "case 1, τ = 0": lambda x, lr: SuperAdam(x, lr=lr, schedule="Paper"),
+    "case 1, τ = 1": lambda x, lr: SuperAdam(x, lr=lr, schedule="Paper", tau=1.0),
 }
 
 

@@ -42,8 +42,9 @@ print(superadam.list_methods("ada*"))
 ```
 
 Under "composition" stand the estimator (line 11), the matrix (line 4) and the schedule (lines 10 and 11), each with the
-options that differ from its defaults; "gradients" are those of one batch. Every builder also takes the options of
-`SuperAdam`, which replace the parts of its composition: `create("amsgrad", model, tau=1.0)`. Formulas and references
+options that differ from its defaults; "lr" is the default, which [trains](choosing.md#what-the-defaults-do);
+"gradients" are those of one batch. Every builder also takes the options of `SuperAdam`, which replace the parts of its
+composition: `create("amsgrad", model, tau=1.0)`. Formulas and references
 are in the [API](api/zoo.md).
 """
 
@@ -68,12 +69,13 @@ def untested():
 
 
 def page():
-    lines = [INTRO, "| method | what | composition | gradients | options |", "|---|---|---|---|---|"]
+    lines = [INTRO, "| method | what | composition | lr | gradients | options |", "|---|---|---|---|---|---|"]
     for name, line in zoo.list_methods().items():
         opt = zoo.create(name, torch.nn.Linear(2, 1))
         parts = opt._parts(opt.param_groups[0])
         options = [f"`{p}`" for p in inspect.signature(zoo.METHODS[name]).parameters if p not in ("params", "options")]
-        cells = [f"`{name}`", line, "<br>".join(map(part, parts[:3])), str(1 + opt.two_point), ", ".join(options)]
+        lr = f"{opt.param_groups[0]['lr']:g}"
+        cells = [f"`{name}`", line, "<br>".join(map(part, parts[:3])), lr, str(1 + opt.two_point), ", ".join(options)]
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",

@@ -186,7 +186,7 @@ def test_autocast_trains(tau, dtype):
     data = torch.randn(64, 8)
     target = data @ torch.randn(8, 1)
     model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Dropout(0.1), nn.Linear(32, 1))
-    opt = SuperAdam(model, lr=0.05, tau=tau)
+    opt = SuperAdam(model, lr=0.05, tau=tau, schedule="Paper")
     amp = torch.amp.GradScaler("cpu", init_scale=2.0**24, enabled=dtype == torch.float16)
     losses = []
     batches = [torch.arange(64).roll(k)[:32] for k in range(60)]

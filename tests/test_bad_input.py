@@ -20,7 +20,7 @@ class Setup:
     def __init__(self, case="1", tau=1.0, batches=3, half_steps=False, **options):
         self.problem = Stochastic()
         self.params = self.problem.params()
-        options = {"lr": LR[case], "tau": tau, "matrix": CASES[case], **options}
+        options = {"lr": LR[case], "tau": tau, "matrix": CASES[case], "schedule": "Paper", **options}
         self.opt = SuperAdam(self.params, **options)
         for i in range(batches):
             if half_steps:

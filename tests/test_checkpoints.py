@@ -57,7 +57,7 @@ class Run:
             self.params = [
                 torch.complex(p, p.flip(-1) if p.ndim else -p).detach().requires_grad_() for p in self.params
             ]
-        options = {"lr": LR[case], "matrix": CASES[case], **options}
+        options = {"lr": LR[case], "matrix": CASES[case], "schedule": "Paper", **options}
         given = [(f"p{i}", p) for i, p in enumerate(self.params)] if named else self.params
         self.opt = SuperAdam(given, **options)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.opt, 0.7) if decay else None
@@ -496,16 +496,16 @@ def test_checkpoint_of_another_optimizer_is_refused(name, tau):
 def test_wrong_shapes_are_refused():
     other = Stochastic(shapes=[(3,), (5, 2), (), (1, 2, 3), (0,), (7,)])
     params = other.params()
-    theirs = SuperAdam(params, tau=1.0)
+    theirs = SuperAdam(params, tau=1.0, schedule="Paper")
     theirs.step(other.closure(theirs, params, 0))
     refused(Run(tau=1.0), theirs.state_dict(), r"parameter 1 has shape \(5, 2\), expected \(2, 5\)")
 
 
 def test_wrong_number_of_parameters_or_groups_is_refused():
-    fewer = SuperAdam(Stochastic(shapes=[(3,)]).params(), tau=1.0)
+    fewer = SuperAdam(Stochastic(shapes=[(3,)]).params(), tau=1.0, schedule="Paper")
     refused(Run(tau=1.0), fewer.state_dict(), "doesn't match the size of optimizer's group")
     params = Stochastic().params()
-    more = SuperAdam([{"params": params[:3]}, {"params": params[3:]}], tau=1.0)
+    more = SuperAdam([{"params": params[:3]}, {"params": params[3:]}], tau=1.0, schedule="Paper")
     refused(Run(tau=1.0), more.state_dict(), "different number of parameter groups")
 
 

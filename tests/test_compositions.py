@@ -422,7 +422,8 @@ def test_a_matrix_of_ones_own_equals_the_reference(kind, tau, half_steps, foreac
     matrix, rule = OWN[kind]
     problem = Stochastic(samples=len(SAMPLES))
     run = reference.super_adam(problem.grad, problem.x_1, SAMPLES, case=rule(matrix), tau=tau, gamma=0.1)
-    options = {"lr": 0.1, "tau": tau, "matrix": matrix, "foreach": foreach, "capturable": capturable}
+    options = {"lr": 0.1, "tau": tau, "matrix": matrix, "schedule": schedules.Paper()}
+    options |= {"foreach": foreach, "capturable": capturable}
     for split in SPLITS:
         opt = check_against_reference(options, tau, run, split, half_steps=half_steps, problem=problem)
         assert isinstance(opt.state[opt.param_groups[0]["params"][0]]["step"], torch.Tensor) == capturable

@@ -101,7 +101,7 @@ def test_quantities_equal_their_formulas(case, tau, half_steps):
     """In float64, against the parameters and gradients that the loop itself sees."""
     problem = Stochastic()
     params = problem.params()
-    opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=CASES[case])
+    opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=CASES[case], schedule="Paper")
     seen = []  # the points where gradients were taken
     original = problem.loss
     problem.loss = lambda x, i: (seen.append((x.detach().clone(), i)), original(x, i))[1]
@@ -423,7 +423,7 @@ def test_a_sum_of_gradients_does_not_explode():
 
 
 def test_alarm_of_alpha_at_its_cap():
-    _, opt, step = quadratic()
+    _, opt, step = quadratic(schedule="Paper")
     monitor = Monitor(opt, 1, limits={"capped_steps": 390})
     for _ in range(390):
         step(1.0)
@@ -452,7 +452,7 @@ def test_alarm_of_what_is_not_finite():
 
 
 def test_alarm_of_infeasible_parameters():
-    x, opt, step = quadratic(constraint=sets.Box(0.0, 2.0))
+    x, opt, step = quadratic(constraint=sets.Box(0.0, 2.0), schedule="Paper")
     Monitor(opt, 1)
     with torch.no_grad():
         x[0] = 5.0

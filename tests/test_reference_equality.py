@@ -30,7 +30,7 @@ def test_equals_reference(case, tau, foreach, half_steps):
     problem = Stochastic()
     run = reference.super_adam(problem.grad, problem.x_1, SAMPLES, case=case, tau=tau, gamma=LR[case])
     params = problem.params()
-    opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=CASES[case], foreach=foreach)
+    opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=CASES[case], schedule="Paper", foreach=foreach)
     points, last = train(problem, opt, params, SAMPLES, half_steps=half_steps)
     assert opt.two_point == (tau > 0 or case == "3")
     check_trajectory(run, points, last, two_point=opt.two_point)
@@ -47,7 +47,7 @@ def test_grouping_and_order_do_not_matter(case, tau):
         for foreach in (False, True):
             params = problem.params()
             groups = [{"params": [params[i] for i in part]} for part in split]
-            opt = SuperAdam(groups, lr=LR[case], tau=tau, matrix=CASES[case], foreach=foreach)
+            opt = SuperAdam(groups, lr=LR[case], tau=tau, matrix=CASES[case], schedule="Paper", foreach=foreach)
             points, last = train(problem, opt, params, SAMPLES)
             check_trajectory(run, points, last, two_point=opt.two_point)
 
@@ -58,7 +58,7 @@ def test_estimator_and_matrix_are_the_papers(case):
     problem = Stochastic(shapes=[(4,), (2, 3)])
     run = reference.super_adam(problem.grad, problem.x_1, SAMPLES, case=case, tau=1.0, gamma=LR[case])
     params = problem.params()
-    opt = SuperAdam(params, lr=LR[case], tau=1.0, matrix=CASES[case])
+    opt = SuperAdam(params, lr=LR[case], tau=1.0, matrix=CASES[case], schedule="Paper")
     for n, i in enumerate(SAMPLES, start=1):
         opt.step(problem.closure(opt, params, i))
         g = torch.cat([opt.state[p]["g"].reshape(-1) for p in params])
@@ -76,7 +76,7 @@ def test_capturable_and_tensor_lr_take_the_same_steps(case, tau):
     for options in ({"lr": torch.tensor(LR[case], dtype=torch.float64)}, {"lr": LR[case], "capturable": True}):
         for foreach in (False, True):
             params = problem.params()
-            opt = SuperAdam(params, tau=tau, matrix=CASES[case], foreach=foreach, **options)
+            opt = SuperAdam(params, tau=tau, matrix=CASES[case], schedule="Paper", foreach=foreach, **options)
             _, last = train(problem, opt, params, SAMPLES)
             equal(last, run.x[51])
             assert isinstance(opt.state[params[0]]["step"], torch.Tensor) == bool(options.get("capturable"))
@@ -91,7 +91,8 @@ def test_float32_stays_close(case, tau):
     problem, single = Stochastic(), Stochastic(dtype=torch.float32)
     run = reference.super_adam(problem.grad, problem.x_1, SAMPLES, case=case, tau=tau, gamma=LR[case], lam=lam)
     params = single.params()
-    opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=dataclasses.replace(CASES[case], lam=lam))
+    matrix = dataclasses.replace(CASES[case], lam=lam)
+    opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=matrix, schedule="Paper")
     _, last = train(single, opt, params, SAMPLES)
     torch.testing.assert_close(last.double(), run.x[51], rtol=1e-4, atol=1e-4)
 

@@ -204,7 +204,7 @@ def test_a_move_uses_the_lr_of_its_batch(tau, scheduler, tensor_lr, half_steps):
     x, _ = plain_loop(problem, [{"tau": tau}] * 3, range(20), lrs=lrs)
     params = problem.params()
     lr = 0.01 if tensor_lr is None else torch.tensor(0.01, dtype=torch.float64)
-    opt = SuperAdam(params, lr=lr, tau=tau, capturable=tensor_lr == "capturable")
+    opt = SuperAdam(params, lr=lr, tau=tau, schedule="Paper", capturable=tensor_lr == "capturable")
     schedule = SCHEDULERS[scheduler](opt)
     points, last = train(problem, opt, params, range(20), half_steps=half_steps, after=lambda n: advance(schedule, n))
     check(opt, points, last, x)
@@ -218,7 +218,7 @@ def test_schedulers_with_every_case(case, tau):
     lrs = rates("StepLR", LR[case])
     x, _ = plain_loop(problem, [{"tau": tau, "case": case}] * 3, range(20), lrs=lrs)
     params = problem.params()
-    opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=CASES[case])
+    opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=CASES[case], schedule="Paper")
     schedule = SCHEDULERS["StepLR"](opt)
     check(opt, *train(problem, opt, params, range(20), after=lambda n: advance(schedule, n)), x)
 
@@ -238,7 +238,7 @@ def test_a_group_added_in_mid_training(case, tau, foreach):
 
     x, _ = plain_loop(problem, [{"tau": tau, "case": case, "lr": LR[case]}] * 3, range(20), active=active)
     params = problem.params()
-    opt = SuperAdam(params[:2], lr=LR[case], tau=tau, matrix=CASES[case], foreach=foreach)
+    opt = SuperAdam(params[:2], lr=LR[case], tau=tau, matrix=CASES[case], schedule="Paper", foreach=foreach)
     # the pending move to x_11 is taken at call 11, when the third tensor is there
     last = train(
         problem,

@@ -57,7 +57,9 @@ def test_equals_the_reference_on_a_set(name, case, tau, foreach):
     run = reference.super_adam(problem.grad, x_1, SAMPLES, argmin=on_each(problem, constraint.argmin), **options)
     params = problem.params()
     matrix = type(CASES[case])(lam=lam)
-    opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=matrix, constraint=constraint, foreach=foreach)
+    opt = SuperAdam(
+        params, lr=LR[case], tau=tau, matrix=matrix, schedule="Paper", constraint=constraint, foreach=foreach
+    )
     assert torch.equal(problem.join(params), x_1)
     _, last = train(problem, opt, params, SAMPLES)
     torch.testing.assert_close(last, run.x[31], rtol=1e-8, atol=1e-8)
@@ -85,7 +87,7 @@ def test_equals_the_reference_with_a_penalty(name, constraint, tau):
     solve = on_each(problem, lambda y, d: penalties.combined_argmin(constraint, penalty, y, d))
     run = reference.super_adam(problem.grad, x_1, SAMPLES, tau=tau, gamma=0.01, argmin=solve)
     params = problem.params()
-    opt = SuperAdam(params, lr=0.01, tau=tau, constraint=constraint, penalty=penalty)
+    opt = SuperAdam(params, lr=0.01, tau=tau, schedule="Paper", constraint=constraint, penalty=penalty)
     torch.testing.assert_close(train(problem, opt, params, SAMPLES)[1], run.x[31], rtol=1e-10, atol=1e-10)
 
 
@@ -120,7 +122,9 @@ def test_the_exact_step_reaches_the_optimum_and_euclidean_projection_does_not(co
         problem = Quadratic()
         x = torch.zeros(20, dtype=torch.float64, requires_grad=True)
         exact = method == "exact"
-        opt = SuperAdam([x], lr=0.3, constraint=constraint) if exact else torch.optim.Adam([x], lr=1e-2)
+        opt = torch.optim.Adam([x], lr=1e-2)
+        if exact:
+            opt = SuperAdam([x], lr=0.3, schedule="Paper", constraint=constraint)
         for t in range(20_000):
             x.grad = problem.grad(x.detach(), sigma=0.01)
             if not exact:
@@ -140,7 +144,7 @@ def test_every_iterate_stays_feasible_in_float32(tau):
     rows = torch.rand(3, 40, requires_grad=True)
     ball = torch.randn(50, requires_grad=True)
     groups = [{"params": [rows], "constraint": sets.Simplex(dim=1)}, {"params": [ball], "constraint": sets.L2Ball(1.0)}]
-    opt = SuperAdam(groups, lr=0.1, tau=tau)
+    opt = SuperAdam(groups, lr=0.1, tau=tau, schedule="Paper")
     targets = torch.randn(3, 40), 3 * torch.randn(50)
 
     def closure():
@@ -161,7 +165,7 @@ def test_x_tilde_is_exactly_sparse_and_can_be_swapped_in():
     target = torch.tensor([1.0, -0.02, 0.03, -2.0, 0.0], dtype=torch.float64)
     for tau in (0.0, 1.0):
         x = torch.ones(5, dtype=torch.float64, requires_grad=True)
-        opt = SuperAdam([x], lr=0.1, tau=tau, penalty=penalties.L1(0.1))
+        opt = SuperAdam([x], lr=0.1, tau=tau, schedule="Paper", penalty=penalties.L1(0.1))
 
         def closure(x=x):
             x.grad = x.detach() - target
@@ -184,7 +188,9 @@ def test_weight_decay_shrinks_before_the_set_is_looked_at():
     x_0 = torch.tensor([0.9, -0.9, 0.2], dtype=torch.float64)
     gradient = torch.tensor([-1.0, 1.0, 0.5], dtype=torch.float64)
     x = x_0.clone().requires_grad_()
-    opt = SuperAdam([x], lr=0.1, weight_decay=0.5, constraint=sets.L2Ball(1.0), matrix=matrices.Belief(beta2=0.5))
+    opt = SuperAdam(
+        [x], lr=0.1, weight_decay=0.5, constraint=sets.L2Ball(1.0), matrix=matrices.Belief(beta2=0.5), schedule="Paper"
+    )
     x.grad = gradient.clone()
     start = x.detach().clone()
     opt.step()

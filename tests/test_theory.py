@@ -370,7 +370,7 @@ PROBLEM = Problem(L=0.1, sigma=1.0, rho=None, gap=1.0)
 
 
 def optimizer(**options):
-    return SuperAdam([torch.nn.Parameter(torch.ones(3))], **{"lr": 1e-3, **options})
+    return SuperAdam([torch.nn.Parameter(torch.ones(3))], **{"lr": 1e-3, "schedule": "Paper", **options})
 
 
 def test_check_theory_reads_the_optimizer():

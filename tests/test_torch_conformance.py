@@ -479,7 +479,8 @@ class TestConformance(TestCase):
         """g = 0 moves nothing but what weight decay moves: x_6 = Π (1 - γ μ_t w) x_1."""
         for kwargs in self.both_ways(optim_info, device, dtype):
             params = make_params(device, dtype)
-            schedule = schedules.Schedule.find(kwargs.get("schedule", "paper"))
+            kwargs = {"schedule": "Paper", **kwargs}
+            schedule = schedules.Schedule.find(kwargs["schedule"])
             factor = 1.0
             for t in range(1, 6):
                 mu = schedule.mu_t(t, optim_info.tau)
@@ -750,7 +751,8 @@ class TestConformance(TestCase):
     def test_repr_shows_the_composition(self, device, dtype, optim_info):
         params = make_params(device, dtype)
         groups = [{"params": params[:2]}, {"params": params[2:], "lr": 0.2, "schedule": schedules.Constant(alpha=0.3)}]
-        opt = SuperAdam(groups, lr=0.1, matrix=optim_info.matrix, tau=optim_info.tau, weight_decay=0.01)
+        options = {"matrix": optim_info.matrix, "tau": optim_info.tau, "schedule": "Paper"}
+        opt = SuperAdam(groups, lr=0.1, weight_decay=0.01, **options)
         expected = f"""\
 SuperAdam(
   group 0:

@@ -88,7 +88,7 @@ def test_pieces_equal_reference(case, tau, line_9):
     run = reference.super_adam(problem.grad, problem.x_1, samples, case=case, tau=tau, gamma=LR[case], argmin=argmin)
     for way in ({}, {"fused": False}):
         params = problem.params()
-        opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=CASES[case], **way, **options)
+        opt = SuperAdam(params, lr=LR[case], tau=tau, matrix=CASES[case], schedule="Paper", **way, **options)
         equal(train_on(problem, opt, params, samples)[1], run.x[21], 1e-10)
 
 
@@ -102,7 +102,8 @@ def test_kinds_of_numbers(matrix, tau):
     options = composition(matrix, tau, "decay")
     check([{}, {"foreach": False}], dtypes=(torch.complex128,), **options)
     check([{}, {"foreach": False}], SINGLE, dtypes=(torch.float32, torch.float64, torch.complex64), **options)
-    short = composition(matrix, tau, "plain")  # decay by 1 - ηw is rounded to a short number, in other ways otherwise
+    # decay by 1 - ηw is rounded to a short number, in other ways otherwise
+    short = composition(matrix, tau, "plain") | {"schedule": "Paper"}
     check([{}, {"foreach": False}], 2**-8, dtypes=(torch.bfloat16, torch.float32), **short)
     check([{}, {"foreach": False}], 2**-11, dtypes=(torch.float16,), **short)
 

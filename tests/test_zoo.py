@@ -87,9 +87,8 @@ def test_equals_torch(name, more, layout, foreach):
 
 
 def test_defaults_are_torchs():
-    """The same weight decay, momentum, … where the user says nothing."""
+    """The same weight decay, momentum, … where the user says nothing. SGD's lr apart: test_defaults.py."""
     for name, theirs in {
-        "sgd": torch.optim.SGD,
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,
         "adagrad": torch.optim.Adagrad,
@@ -115,7 +114,7 @@ def plain_sc_adagrad(grad, x, samples, lr=0.1, xi1=0.1, xi2=0.1):
     return xs
 
 
-def plain_sadagrad(grad, x, samples, lr=0.1, length=100, growth=2.0, shrink=0.5, lam=1.0):
+def plain_sadagrad(grad, x, samples, lr=1.0, length=100, growth=2.0, shrink=0.5, lam=1.0):
     xs, n, k = [x], 0, 0
     while n < len(samples):
         start, total, squares, visited = x, torch.zeros_like(x), torch.zeros_like(x), []
@@ -164,7 +163,7 @@ def plain_amsgrad(grad, x, samples, lr, betas, eps):
     return plain_padam(grad, x, samples, lr, betas, eps, p=0.5)
 
 
-def plain_adafom(grad, x, samples, lr=1e-3, beta=0.9, eps=1e-8, bias_correction=False):
+def plain_adafom(grad, x, samples, lr=3e-2, beta=0.9, eps=1e-8, bias_correction=False):
     m, total, xs = torch.zeros_like(x), torch.zeros_like(x), [x]
     for t, i in enumerate(samples, start=1):
         g = grad(x, i)
@@ -239,7 +238,7 @@ def plain_storm(grad, x, samples, lr=1.0, k=10.0, omega=6.0, c=100.0):
     return xs
 
 
-def plain_nigt(grad, x, samples, lr=1e-2, momentum=0.9):
+def plain_nigt(grad, x, samples, lr=3e-2, momentum=0.9):
     """x_1, …, and the points at which gradients are taken."""
     xs, ahead, m = [x], [x], None
     for i in samples:
@@ -251,7 +250,7 @@ def plain_nigt(grad, x, samples, lr=1e-2, momentum=0.9):
     return xs, ahead
 
 
-def plain_adam_plus(grad, x, samples, lr=0.1, beta=0.1, a=1.0, eps_0=1e-8):
+def plain_adam_plus(grad, x, samples, lr=1.0, beta=0.1, a=1.0, eps_0=1e-8):
     xs, ahead, z = [x], [x], None
     for i in samples:
         g = grad(ahead[-1], i)
@@ -320,7 +319,7 @@ def plain_nesterov(grad, x, samples, gamma, bound, lr=3e-3, betas=(0.9, 0.99), w
     return xs
 
 
-def plain_sdlbfgs(grad, x, samples, lr=0.1, history=10, delta=0.01):
+def plain_sdlbfgs(grad, x, samples, lr=0.3, history=10, delta=10.0):
     xs, pairs, kappa, damped = [x], [], 1.0, 0
     for t, i in enumerate(samples, start=1):
         g = grad(x, i)
@@ -368,7 +367,7 @@ OF_PAPERS = {
     "adaptive_sgd": (plain_adaptive_sgd, {"lr": 0.5}),
     "adaptive_sgd-other": (plain_adaptive_sgd, {"k": 2.0, "omega": 30.0, "eps": 0.1}),
     "storm": (plain_storm, {"lr": 0.1}),
-    "storm-uncapped": (plain_storm, {"k": 0.3, "omega": 20.0, "c": 5.0}),
+    "storm-uncapped": (plain_storm, {"lr": 1.0, "k": 0.3, "omega": 20.0, "c": 5.0}),
     "mars": (plain_mars, {}),
     "mars-other": (plain_mars, {"lr": 0.02, "betas": (0.8, 0.9), "gamma": 0.3, "bound": 0.5, "weight_decay": 0.1}),
     "mars-unbounded": (plain_mars, {"bound": None, "gamma": 0.1}),
@@ -459,10 +458,10 @@ def test_generalized_adam_takes_any_momentum_and_second_moment():
 @pytest.mark.parametrize(
     ("name", "plain", "options"),
     [
-        ("nigt", plain_nigt, {}),
+        ("nigt", plain_nigt, {"lr": 0.01}),
         ("nigt", plain_nigt, {"lr": 0.1, "momentum": 0.5}),
-        ("nigt", plain_nigt, {"momentum": 0.0}),
-        ("adam_plus", plain_adam_plus, {}),
+        ("nigt", plain_nigt, {"lr": 0.01, "momentum": 0.0}),
+        ("adam_plus", plain_adam_plus, {"lr": 0.1}),
         ("adam_plus", plain_adam_plus, {"lr": 0.5, "beta": 0.4, "a": 0.5, "eps_0": 1.5}),
         ("super_adam_plus", plain_super_adam_plus, {}),
         ("super_adam_plus", plain_super_adam_plus, {"lr": 0.03, "betas": (0.8, 0.9), "lam": 0.1, "weight_decay": 0.1}),
@@ -521,8 +520,8 @@ def test_a_look_at_x_changes_nothing_of_what_follows(rounding):
         ("sgd", {"lr": 0.01, "momentum": 0.9}),
         ("adabound", {"betas": (0.9, 0.0)}),  # its g_1 is (1-β) ĝ_1, an average that starts at zero
         ("adam", {"betas": (0.9, 0.0)}),
-        ("nigt", {}),
-        ("storm", {}),
+        ("nigt", {"lr": 0.01}),
+        ("storm", {"lr": 1.0}),
     ],
 )
 def test_restart_begins_as_the_method_does(name, options):
@@ -582,11 +581,11 @@ def test_sdlbfgs_beats_sgd_on_an_ill_conditioned_noisy_quadratic():
     problem = NoisyQuadratic()
     grid = [1.0, 0.5, 0.2, 0.1, 0.01, 2e-3, 1.5e-3, 1e-3, 5e-4, 1e-4]
 
-    def best(name):
-        losses = [problem.run(lambda p, lr=lr: create(name, p, lr=lr), 400) for lr in grid]
+    def best(name, **options):
+        losses = [problem.run(lambda p, lr=lr: create(name, p, lr=lr, **options), 400) for lr in grid]
         return min(loss for loss in losses if math.isfinite(loss))
 
-    assert 1000 * best("sdlbfgs") < best("sgd")
+    assert 1000 * best("sdlbfgs", delta=0.01) < best("sgd")
 
 
 @pytest.mark.parametrize("history", [1, 4, 20])
@@ -594,7 +593,7 @@ def test_lbfgs_direction_on_a_quadratic(history):
     """Where nothing needs damping H_t⁻¹ g_t is L-BFGS's: scipy's operator, and the dense BFGS recursion."""
     problem = NoisyQuadratic(dim=8, condition=3.0, noise=0.0)
     x = problem.x_1.clone().requires_grad_()
-    opt = create("sdlbfgs", [x], lr=0.2, history=history)
+    opt = create("sdlbfgs", [x], lr=0.2, history=history, delta=0.01)
     points = []
     for _ in range(9):
 
@@ -633,12 +632,12 @@ def test_lbfgs_is_a_descent_direction_even_where_f_is_concave():
     """Damping keeps H_t positive definite: ⟨g_t, H_t⁻¹ g_t⟩ > 0."""
     problem = Stochastic()
     params = problem.params()
-    opt = create("sdlbfgs", params, lr=0.05)
+    opt = create("sdlbfgs", params, lr=0.05, delta=0.01)
     for i in SAMPLES:
         opt.step(problem.closure(opt, params, i))
         before, g = problem.join(params).detach(), torch.cat([opt.state[p]["g"].reshape(-1) for p in params])
         probe = [p.detach().clone().requires_grad_() for p in params]
-        twin = create("sdlbfgs", probe, lr=0.05)
+        twin = create("sdlbfgs", probe, lr=0.05, delta=0.01)
         twin.load_state_dict(opt.state_dict())
         twin.flush()
         assert g.dot(before - problem.join(probe).detach()) > 0
@@ -926,12 +925,12 @@ def test_a_part_assigned_later_is_refused_too():
 # --------------------------------------------------------------------------------------------- compositions that do
 
 SENSIBLE = {
-    "variance-reduced AMSGrad": {"tau": 1.0, "matrix": "AMSGrad", "lr": 0.1},
-    "variance-reduced Yogi": {"tau": 1.0, "matrix": "Yogi", "lr": 0.1},
-    "variance-reduced AdaGrad": {"tau": 1.0, "matrix": "AdaGrad", "lr": 3.0},
-    "half variance-reduced AdaBound": {"tau": 0.5, "matrix": "AdaBound", "lr": 0.05},
-    "variance-reduced AdaDelta": {"tau": 1.0, "matrix": matrices.AdaDelta(eps=1e-2), "lr": 5.0},
-    "variance-reduced L-BFGS": {"tau": 1.0, "matrix": "DampedLBFGS", "lr": 0.5},
+    "variance-reduced AMSGrad": {"tau": 1.0, "matrix": "AMSGrad", "schedule": "Paper", "lr": 0.1},
+    "variance-reduced Yogi": {"tau": 1.0, "matrix": "Yogi", "schedule": "Paper", "lr": 0.1},
+    "variance-reduced AdaGrad": {"tau": 1.0, "matrix": "AdaGrad", "schedule": "Paper", "lr": 3.0},
+    "half variance-reduced AdaBound": {"tau": 0.5, "matrix": "AdaBound", "schedule": "Paper", "lr": 0.05},
+    "variance-reduced AdaDelta": {"tau": 1.0, "matrix": matrices.AdaDelta(eps=1e-2), "schedule": "Paper", "lr": 5.0},
+    "variance-reduced L-BFGS": {"tau": 1.0, "matrix": matrices.DampedLBFGS(delta=0.01), "schedule": "Paper", "lr": 0.5},
     "MARS with belief": {
         "estimator": estimators.Corrected(bound=None),
         "matrix": "Belief",
@@ -1096,7 +1095,7 @@ def test_decoupled_weight_decay_is_what_the_option_says(name):
 # Where the defaults would leave something out: stages that end, a history that is full, steps that are not tiny.
 OPTIONS = {
     "sadagrad": {"length": 4},
-    "sdlbfgs": {"history": 3, "lr": 0.02},
+    "sdlbfgs": {"history": 3, "lr": 0.02, "delta": 0.01},
     "super_adam": {"tau": 1.0, "lr": 0.01},
     "sgd": {"momentum": 0.9, "lr": 0.01},
     "storm": {"lr": 0.1},

@@ -69,12 +69,14 @@ class SuperAdam(Evaluations, PerParameterMetrics):
             finds other modules that an evaluation runs by itself, unless they are part of a compiled function.)
             All options below can be set in a param group; a key that is none of them, and does not look like a
             misspelling of one, is kept as the user's own.
-        lr: γ, a number or a tensor.
+        lr: γ, a number or a tensor. None takes the composition's own, a number that trains: 1e-3 for matrices like
+            Adam's with the default schedule, ten times that with the paper's, `matrix.lr` in general.
         tau: τ in [0, 1].
         estimator: g_t other than line 11's, one of `superadam.estimators` or its name; then τ is its own.
         matrix: H_t, one of `superadam.matrices` or its name; default `SecondMoment()`, case 1. Norms and inner products
             run over all parameters whose groups have an equal matrix.
-        schedule: μ_t and α_t, one of `superadam.schedules` or its name; default `Paper()`.
+        schedule: μ_t and α_t, one of `superadam.schedules` or its name; default `BiasCorrected(0.9)`, Adam's, and with
+            τ > 0 at construction `BiasCorrected(0.5)`. `Paper()` has the paper's.
         iterate: at which point gradients are taken and which point is the result, one of `superadam.iterates` or its
             name; default `Plain()`, x_t for both.
         constraint: X, one of `superadam.sets`, for each parameter by itself. The parameters are put into the set at
@@ -98,7 +100,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
         differentiable: let autograd differentiate through the step.
 
     >>> model = nn.Linear(2, 1)
-    >>> opt = SuperAdam(model, lr=1e-2, tau=1.0)
+    >>> opt = SuperAdam(model, lr=1e-2, tau=1.0, schedule="Paper")
     >>> inputs, targets = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0], [2.0]])
     >>> def closure():
     ...     opt.zero_grad()
@@ -125,7 +127,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
     def __init__(
         self,
         params: ParamsT | nn.Module,
-        lr: float | Tensor = 1e-3,
+        lr: float | Tensor | None = None,
         *,
         tau: float = 0.0,
         estimator: Estimator | str | None = None,
@@ -151,7 +153,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
             "tau": tau,
             "estimator": estimator,
             "matrix": "SecondMoment" if matrix is None else matrix,
-            "schedule": "Paper" if schedule is None else schedule,
+            "schedule": schedule,
             "iterate": iterate,
             "constraint": constraint,
             "penalty": penalty,
@@ -349,7 +351,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
     def check_theory(self, problem: theory.Problem) -> theory.Conditions:
         """The conditions of theorem 1 or 2 on this optimizer, and what of it the theorems are not about.
 
-        >>> opt = SuperAdam(nn.Linear(2, 1), lr=1e-4, tau=1.0)
+        >>> opt = SuperAdam(nn.Linear(2, 1), lr=1e-4, tau=1.0, schedule="Paper")
         >>> print(opt.check_theory(theory.Problem(L=1.0, sigma=1.0, rho=None, gap=1.0)))
         Theorem 1 with the cap 0.9 applies
           holds  k³ ≤ m                                   1 ≤ 100

@@ -47,6 +47,10 @@ class Schedule(Part, kind="schedule"):
         r"""$\alpha_t$, for $t \ge 2$."""
         raise NotImplementedError(f"{type(self).__name__} has no alpha_t")
 
+    def largest_mu(self, tau: float) -> float:
+        """The largest μ_t: `lr=None` divides the matrix's own lr by it. To be overridden by one that stays below 1."""
+        return 1.0
+
     def weight(self, t: Number, tau: float) -> Number:
         """α_t for every t ≥ 1."""
         if isinstance(t, Tensor):
@@ -92,6 +96,9 @@ class Paper(Schedule):
         mu: Number = self.k / (self.m + t) ** (1 / 3 if tau > 0 else 1 / 2)
         return mu
 
+    def largest_mu(self, tau: float) -> float:
+        return self.mu_t(1, tau)
+
     def alpha_t(self, t: Number, tau: float) -> Number:
         mu = self.mu_t(t - 1, tau)
         alpha = self.constant(tau) * (mu * mu if tau > 0 else mu)
@@ -124,6 +131,9 @@ class Constant(Schedule):
     def mu_t(self, t: Number, tau: float) -> Number:
         mu: Number = self.mu * t**-self.power / (1 + (t - 1) * self.decay)
         return mu
+
+    def largest_mu(self, tau: float) -> float:
+        return self.mu
 
     def alpha_t(self, t: Number, tau: float) -> Number:
         return torch.full_like(t, self.alpha) if isinstance(t, Tensor) else self.alpha

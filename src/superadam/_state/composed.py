@@ -51,7 +51,9 @@ class ComposedOptimizer(Optimizer):
             layers = {p: type(layer).__name__ for layer in params.modules() for p in layer.parameters(recurse=False)}
             named = list(params.named_parameters())
             params = [{"params": named, "param_layers": [layers[p] for _, p in named]}] if named else []
-        super().__init__(params, options.normalised(defaults))
+        # What is the composition's own is left open here: a group may have another composition.
+        left_open = {name: None for name in ("lr", "schedule") if defaults[name] is None}
+        super().__init__(params, {**options.normalised(defaults), **left_open})
 
     def protect(self, module: nn.Module) -> None:
         """Give both evaluations of a batch the same buffers of `module`, as is done for a module given as `params`."""
@@ -184,14 +186,19 @@ class ComposedOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with any option of its own."""
+        left_open = False
         if isinstance(param_group, dict):
             options.refuse_misspelt(param_group, self.defaults)
-            param_group = options.normalised({**self.defaults, **param_group})
+            param_group = {**self.defaults, **param_group}
+            left_open = param_group["lr"] is None
+            param_group = options.normalised(param_group)
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
             recipes.follow(self)  # a group may have a method's options of its own
             self._plans.append(Plan(group))
+            if left_open:
+                group["lr"] = self._parts(group).lr
             self._check_places(group)
             self._enter(group)
         except (TypeError, ValueError):  # say, of the set: complex or not finite, or of a shape that it is not for

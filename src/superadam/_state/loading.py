@@ -102,6 +102,9 @@ def by_name(state_dict: dict[str, Any], there: Names, here: Names) -> dict[str, 
 def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> None:
     if len(state_dict["param_groups"]) != len(opt.param_groups):
         return  # torch says it
+    names = ["tau", *options.KINDS]
+    if opt.defaults["schedule"] is None:  # nobody has asked for another: versions before had another default
+        names.remove("schedule")
     for i, (group, saved) in enumerate(zip(opt.param_groups, state_dict["param_groups"], strict=True)):
         others = {} if "matrix" in saved else options.OF_TORCH.keys() & saved.keys()
         if others:
@@ -110,7 +113,7 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                 f"{', '.join(sorted(others))}. Was it saved by another optimizer? Those of torch's are loaded by "
                 'create("adamw"), "adam", "amsgrad", "sgd", "adagrad" and "adadelta".'
             )
-        for name in ("tau", *options.KINDS):
+        for name in names:
             mine, theirs = (g[name]["type"] if isinstance(g.get(name), dict) else g.get(name) for g in (group, saved))
             if name in saved and mine != theirs:
                 raise ValueError(

@@ -20,7 +20,7 @@ from superadam.iterates import Iterate, Plain
 from superadam.matrices import ByShape, Matrix
 from superadam.matrices.base import Slot
 from superadam.penalties import Penalty
-from superadam.schedules import Schedule
+from superadam.schedules import BiasCorrected, Schedule
 from superadam.sets import ConvexSet
 
 if TYPE_CHECKING:
@@ -61,10 +61,11 @@ class Composition(NamedTuple):
             estimator = Recursive(float(options["tau"]))
         elif options["tau"] != 0:
             raise ValueError(f"tau={options['tau']} belongs to the default estimator: give it or estimator=, not both")
+        estimator = Estimator.find(estimator)
         parts = cls(
-            Estimator.find(estimator),
+            estimator,
             Matrix.find(options["matrix"]),
-            Schedule.find(options["schedule"]),
+            default_schedule(estimator.tau) if options["schedule"] is None else Schedule.find(options["schedule"]),
             Plain() if options["iterate"] is None else Iterate.find(options["iterate"]),
             None if options["constraint"] is None else ConvexSet.find(options["constraint"]),
             None if options["penalty"] is None else Penalty.find(options["penalty"]),
@@ -95,6 +96,11 @@ class Composition(NamedTuple):
     def two_point(self) -> bool:
         """Whether a step takes two gradients of its batch."""
         return self.estimator.two_point or self.matrix.two_point
+
+    @property
+    def lr(self) -> float:
+        """The γ of `lr=None`, to one digit: with it the largest γ μ_t is the matrix's own lr."""
+        return float(f"{self.matrix.lr / self.schedule.largest_mu(self.estimator.tau):.0e}")
 
     @property
     def at_once(self) -> bool:
@@ -152,6 +158,14 @@ def instead_of(name: str, known: Iterable[str], hints: dict[str, str] = OF_TORCH
     return f"write {hints[name]}" if name in hints else nearest(name, known)
 
 
+def default_schedule(tau: float) -> Schedule:
+    """Adam's average, and μ_t = 1, so that γ is what other optimizers call lr.
+
+    With τ > 0, half of the weight is on the newest gradient: with a tenth, variance reduction is close to diverging.
+    """
+    return BiasCorrected(0.5 if tau > 0 else 0.9)
+
+
 def refuse_unknown(unknown: dict[str, Any], known: dict[str, Any]) -> None:
     for name in unknown:
         raise TypeError(f"SuperAdam got an unknown option {name!r}: {instead_of(name, known, OF_TORCH | OF_PARTS)}")
@@ -168,7 +182,7 @@ def refuse_misspelt(group: dict[str, Any], known: dict[str, Any]) -> None:
 
 
 def normalised(options: dict[str, Any]) -> dict[str, Any]:
-    """A copy with every value checked, and the parts as plain data."""
+    """A copy with every value checked, the parts as plain data, and the composition's own lr in place of None."""
     options = formats.with_iterate(options)
     lr, wd, clip = options["lr"], options["weight_decay"], options["clip"]
     for name in ("lr", "tau", "weight_decay", "clip"):
@@ -180,7 +194,7 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
             raise TypeError(f"Invalid {name}: {options[name]!r} (expected True or False)")
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
-    if not (isinstance(lr, Tensor) and lr.device.type != "cpu") and not lr >= 0:
+    if lr is not None and not (isinstance(lr, Tensor) and lr.device.type != "cpu") and not lr >= 0:
         raise ValueError(f"Invalid learning rate: {lr}")
     if not (wd >= 0 and math.isfinite(wd)):
         raise ValueError(f"Invalid weight_decay value: {wd}")
@@ -190,6 +204,7 @@ def normalised(options: dict[str, Any]) -> dict[str, Any]:
     _check_ways(parts, options)
     return {
         **options,
+        "lr": parts.lr if lr is None else lr,
         "tau": float(options["tau"]),
         "estimator": None if options["estimator"] is None else parts.estimator.spec(),
         "matrix": parts.matrix.spec(),

@@ -81,6 +81,8 @@ class Matrix(Part, kind="matrix"):
     """Whether H_t = b I, so that `H` is a 0-d tensor."""
     watches_steps: ClassVar[bool] = False
     """Whether `moved` is to be told of every step."""
+    lr: ClassVar[float] = 1e-3
+    """A γ that trains if μ_t = 1, which `lr=None` takes. Adam's, for matrices of its kind."""
 
     @property
     def lower_bound(self) -> float:
@@ -169,6 +171,7 @@ class MultipleOfIdentity(Matrix, abstract=True):
 
     lam: float = field(default=5e-4, kw_only=True)
 
+    lr = 3e-3
     scalars: ClassVar[tuple[str, ...]] = ("b",)
     multiple_of_identity = True
 

@@ -35,6 +35,10 @@ class ByShape(Matrix):
         return tuple(m for each in nested for m in each)
 
     @property
+    def lr(self) -> float:  # type: ignore[override]
+        return self.first.lr
+
+    @property
     def two_point(self) -> bool:  # type: ignore[override]
         return any(matrix.two_point for matrix in self.options)
 

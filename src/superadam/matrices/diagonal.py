@@ -34,6 +34,7 @@ class AdaGrad(Matrix):
     v_0: float = 0.0
     mean: bool = False
 
+    lr = 1e-2
     buffers = ("v",)
     elementwise = True
 
@@ -63,6 +64,7 @@ class SCAdaGrad(Matrix):
     xi1: float = 0.1
     xi2: float = 0.1
 
+    lr = 0.1
     buffers = ("v",)
     elementwise = True
 
@@ -97,6 +99,7 @@ class AdaDelta(Matrix):
     rho: float = 0.9
     eps: float = 1e-6
 
+    lr = 1.0
     buffers = ("v", "u")
     watches_steps = True
     elementwise = True

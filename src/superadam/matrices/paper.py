@@ -79,6 +79,7 @@ class BarzilaiBorwein(MultipleOfIdentity):
     BarzilaiBorwein(lam=0.0005)
     """
 
+    lr = 1e-2
     scalars = ("b", "steps")
     two_point = True
     elementwise = True

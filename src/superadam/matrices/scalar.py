@@ -28,6 +28,10 @@ class Identity(Matrix):
     multiple_of_identity = True
     elementwise = True
 
+    @property
+    def lr(self) -> float:  # type: ignore[override]
+        return 0.1 * self.scale
+
     def __post_init__(self) -> None:
         check(self.scale > 0, "scale", self.scale, "scale > 0")
 
@@ -56,6 +60,7 @@ class AccumulatedNorm(Matrix):
     k: float = 1.0
     past: bool = False
 
+    lr = 1.0
     scalars = ("before", "newest")
     multiple_of_identity = True
     elementwise = True
@@ -98,6 +103,11 @@ class EstimateNorm(Matrix):
 
     scalars = ("b",)
     multiple_of_identity = True
+
+    @property
+    def lr(self) -> float:  # type: ignore[override]
+        return 0.03 * self.scale
+
     elementwise = True
 
     def __post_init__(self) -> None:

@@ -1,9 +1,10 @@
 r"""The methods of the literature, each a composition of the same parts.
 
 Every builder returns a `SuperAdam`; what is not said in its signature (`maximize`, `foreach`, `clip`, …) is passed
-on. Where torch has the method, names and defaults are torch's, the result equals torch's, and checkpoints go both ways
-(`load_state_dict`, `torch_state_dict`). `betas`, `momentum` and the options that come with them are kept in the param
-groups, where they can be set for each group and be changed by schedulers.
+on. Where torch has the method, names and defaults are torch's (SGD's lr apart, which hardly moves), the result equals
+torch's, and checkpoints go both ways (`load_state_dict`, `torch_state_dict`). `betas`, `momentum` and the options that
+come with them are kept in the param groups, where they can be set for each group and be changed by schedulers. The
+default lr of every method trains; the values of the paper's experiments are the presets.
 
 >>> import torch
 >>> model = torch.nn.Linear(3, 1)

@@ -39,7 +39,7 @@ def _sgd(momentum: float, dampening: float) -> dict[str, Any]:
 @method
 def sgd(
     params: Any,
-    lr: Any = 1e-3,
+    lr: Any = None,
     momentum: float = 0.0,
     dampening: float = 0.0,
     weight_decay: float = 0.0,
@@ -51,7 +51,8 @@ def sgd(
       x_{t+1} = x_t - \gamma b_t$$
 
     Here $g_t = b_t (1 - \mathrm{momentum})/(1 - \mathrm{dampening})$, with the factor in $H_t$; `clip` bounds $g_t$.
-    Equals `torch.optim.SGD`.
+    Equals `torch.optim.SGD`, but for its default lr of 1e-3, which hardly moves: `lr=None` is 0.1 without momentum, and
+    less with it, so that the steps are as long.
 
     >>> import torch
     >>> sgd(torch.nn.Linear(3, 1), lr=0.1, momentum=0.9).param_groups[0]["schedule"]["alpha"]
@@ -112,7 +113,7 @@ def sc_adagrad(params: Any, lr: Any = 0.1, *, xi1: float = 0.1, xi2: float = 0.1
 @method
 def sadagrad(
     params: Any,
-    lr: Any = 0.1,
+    lr: Any = 1.0,
     *,
     length: int = 100,
     growth: float = 2.0,
