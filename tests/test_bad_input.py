@@ -10,6 +10,7 @@ from torch import nn
 
 from problems import CASES, LR, Stochastic, SuperAdam, train
 from superadam import matrices, reference, schedules, twice
+from superadam._state.phases import RESTARTED
 
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -120,7 +121,7 @@ def left_out(closure, call, loss):
 def check_restart(setup, x, v, step, case, half_steps=False):
     """From x on, with v of the steps so far: the next gradient is g, H and the step count go on, and the move after it
     is line 9's. Only case 1 has a formula here; the others are checked for g and the count."""
-    assert all(setup.opt.state[p]["phase"] == "restarted" for p in setup.params)
+    assert all(setup.opt.state[p]["phase"] == RESTARTED for p in setup.params)
     assert not any(setup.opt.state[p]["g"].any() for p in setup.params)
     assert all(setup.opt.state[p]["step"] == step for p in setup.params)
     assert torch.equal(setup.x, x)
@@ -255,7 +256,7 @@ def test_parameter_that_loses_its_gradient_restarts_alone():
 
     setup.opt.step(closure)
     twin.opt.step(twin.closure(3))
-    assert setup.opt.state[lost]["phase"] == "restarted"
+    assert setup.opt.state[lost]["phase"] == RESTARTED
     assert setup.opt.state[lost]["step"] == 3
     for p, q in zip(setup.params, twin.params, strict=True):
         assert torch.equal(p, q)
@@ -567,7 +568,7 @@ def test_restart(case, batches):
     flushed.opt.flush()
     setup.opt.restart()
     for p, q in zip(setup.params, flushed.params, strict=True):
-        restarted = {"phase": "restarted", "g": torch.zeros_like(q)}
+        restarted = {"phase": RESTARTED, "g": torch.zeros_like(q)}
         assert identical(dict(setup.opt.state[p]), {**flushed.opt.state[q], **restarted})
     check_restart(setup, flushed.x, v, batches, case)
 

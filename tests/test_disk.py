@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from superadam.checkpoint import disk
+import superadam
 from superadam.checkpoint.disk import whole, write_text
 
-SOURCE = Path(disk.__file__).parent
+SOURCE = Path(superadam.__file__).parent
 
 
 def names(folder):
@@ -163,4 +163,4 @@ def test_nothing_in_the_package_is_written_in_another_way():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and writes(node)
     }
-    assert found == {"disk.py", "lab/data/files.py"}
+    assert found == {"checkpoint/disk.py", "lab/data/files.py"}

@@ -18,6 +18,7 @@ from superadam import matrices, sets
 from superadam._state.options import Composition
 from superadam._state.parts import Part
 from superadam.estimators import Recursive
+from superadam.iterates import Plain
 from superadam.schedules import Paper
 
 TOL = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -625,7 +626,7 @@ def test_impossible_sets_are_refused(build, message):
 
 def beside(matrix):
     """The parts of a composition with this matrix."""
-    return Composition(Recursive(), matrix, Paper(), None, None)
+    return Composition(Recursive(), matrix, Paper(), Plain(), None, None)
 
 
 @pytest.mark.parametrize("constraint", [sets.SpectralBall(1.0), sets.NuclearBall(1.0)], ids=["spectral", "nuclear"])

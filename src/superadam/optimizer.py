@@ -252,9 +252,8 @@ class SuperAdam(Evaluations, PerParameterMetrics):
         loss, again = self._first_evaluation(closure)
         if refusals.left_out(self, loss):
             return loss
-        views = self._usable_gradients()
         if self._pending():
-            self._to_next_point(views)
+            self._to_next_point(self._usable_gradients())
             try:
                 again.restore()
                 self.zero_grad()

@@ -156,8 +156,6 @@ def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
             for name, value in loaded["state"].get(index, {}).items():
                 if name == "step":
                     opt.state[p]["step"] = _step(value, p, group["capturable"])
-                elif isinstance(value, str):
-                    opt.state[p][name] = value  # of which torch makes a generator of its letters
                 elif isinstance(value, Tensor):
                     value = value.detach().to(p.device, state_dtype(p) if name in shaped else value.dtype, copy=True)
                     whole = name in shaped and value.shape == p.shape

@@ -1,4 +1,6 @@
-"""Where the algorithm stands for a parameter: one of these words, under "phase" in its state.
+"""Where the algorithm stands for a parameter: under "phase" in its state, by one of these names.
+
+They are numbers because torch.distributed.checkpoint saves no words.
 
 START ──gradient──▶ READY ◀──flush── PENDING ──q──▶ BETWEEN ──gradient──▶ PENDING
                       │                                  │
@@ -11,15 +13,15 @@ from typing import Any
 
 import torch
 
-START = "start"
+START = 0
 """Its state is there, and no gradient has been taken in."""
-READY = "ready"
+READY = 1
 """g_t and H_t are there, and x is where the next gradient is taken."""
-PENDING = "pending"
+PENDING = 2
 """g_t and H_t are there; the move along them, with the learning rate `gamma`, waits for the next batch (τ > 0)."""
-BETWEEN = "between"
+BETWEEN = 3
 """The move has been taken, and g holds half of line 11: the batch's gradient at x_t is still to come."""
-RESTARTED = "restarted"
+RESTARTED = 4
 """g has been forgotten: the next gradient is g."""
 
 UNESTIMATED = (START, RESTARTED)

@@ -50,7 +50,8 @@ class Trial:
         def closure() -> float:
             for p, g in zip(self.params, self._next, strict=True):
                 p.grad = g
-            self._next, self._other = self._other, self._next
+            if self.opt.state:  # the first batch is evaluated twice at one point
+                self._next, self._other = self._other, self._next
             return 0.0
 
         self.opt.step(closure)
