@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +151,7 @@ def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
     """Undo torch's cast of every state tensor to its parameter's dtype, and share no memory with the checkpoint."""
     for group, saved in zip(opt.param_groups, loaded["param_groups"], strict=True):
         plan = Plan(group)
+        gammas: dict[Hashable, Tensor] = {}
         for index, p in zip(saved["params"], group["params"], strict=True):
             shaped = {*plan.of(p).names(p), "master", "root"}  # scalars and gamma have dtypes of their own
             for name, value in loaded["state"].get(index, {}).items():
@@ -159,6 +160,8 @@ def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
                 elif isinstance(value, Tensor):
                     value = value.detach().to(p.device, state_dtype(p) if name in shaped else value.dtype, copy=True)
                     whole = name in shaped and value.shape == p.shape
+                    if name == "gamma":  # one tensor where it was one: moves with it are taken together
+                        value = gammas.setdefault((float(value), value.dtype, value.device), value)
                     opt.state[p][name] = like(value, p) if whole or name == "root" else value
 
 
