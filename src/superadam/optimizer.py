@@ -13,7 +13,6 @@ from torch.optim.optimizer import ParamsT
 from superadam import theory
 from superadam._state import options, recipes, refusals, replay
 from superadam._state import scaler as scaling
-from superadam._state.sharding import local, over_ranks, sharding
 from superadam._step.algorithm import eagerly
 from superadam._step.evaluations import Evaluations
 from superadam._step.view import View
@@ -206,17 +205,6 @@ class SuperAdam(Evaluations, PerParameterMetrics):
                 self._half_step() if two_point else self._full_step(None)
                 return None
             return self._both_halves(closure) if two_point else self._full_step(closure)
-
-    @torch.no_grad()
-    def _nothing_to_learn(self) -> bool:
-        """Whether γ = 0 and all gradients are zero: how torch.distributed.checkpoint asks for the state to be there."""
-        for lr in (group["lr"] for group in self.param_groups):
-            if (isinstance(lr, Tensor) and lr.device.type != "cpu") or lr != 0:
-                return False
-        seen = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        if not seen or any(p.grad.layout is not torch.strided for p in seen):
-            return False
-        return not any(over_ranks(local(p.grad).count_nonzero(), sharding(p)) for p in seen)
 
     def _full_step(self, closure: Callable[[], float] | None) -> float | None:
         """τ = 0: x_n to x_{n+1}."""

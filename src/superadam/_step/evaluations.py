@@ -9,13 +9,13 @@ from torch import Tensor
 
 from superadam._state import refusals, replay
 from superadam._state.buffers import is_due
-from superadam._state.sharding import local
-from superadam._step.algorithm import AlgorithmOne
+from superadam._state.sharding import local, over_ranks, sharding
+from superadam._step.points import Points
 
 __all__ = ["Evaluations"]
 
 
-class Evaluations(AlgorithmOne):
+class Evaluations(Points):
     """Gradients by a closure, or of a turn of a `twice` loop."""
 
     def _parameters(self) -> list[Tensor]:
@@ -97,3 +97,14 @@ class Evaluations(AlgorithmOne):
     def _arrived(self) -> None:
         if self._pairing.watching:
             self._pairing.arrived(self._parameters())
+
+    @torch.no_grad()
+    def _nothing_to_learn(self) -> bool:
+        """Whether γ = 0 and all gradients are zero: how torch.distributed.checkpoint asks for the state to be there."""
+        for lr in (group["lr"] for group in self.param_groups):
+            if (isinstance(lr, Tensor) and lr.device.type != "cpu") or lr != 0:
+                return False
+        seen = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if not seen or any(p.grad.layout is not torch.strided for p in seen):
+            return False
+        return not any(over_ranks(local(p.grad).count_nonzero(), sharding(p)) for p in seen)
