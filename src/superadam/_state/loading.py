@@ -122,29 +122,24 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                 )
         plan = Plan({**options.normalised({**opt.defaults, **saved}), "params": group["params"]})
         for index, p in zip(saved["params"], group["params"], strict=False):
-            state, parts = state_dict["state"].get(index, {}), plan.of(p)
-            known, slots = known_state(parts, p), parts.slots(real(p))
-            for name in state.keys() - known:
-                raise ValueError(
-                    f"The checkpoint is not one of this composition: it has {name!r} for parameter {index}, where "
-                    f"{', '.join(sorted(known))} are known. Was it saved by another optimizer?"
-                )
-            for name in slots.keys() & state.keys():
-                _check_shape(name, index, state[name], slots[name].shape)
-            if "master" in state:
-                _check_shape("master", index, state["master"], real(p).shape)
-            if "root" in state:
-                _check_shape("root", index, state["root"], parts.root_shape(p))
-            for name in set(parts.matrix.scalars) & state.keys():
-                _check_shape(name, index, state[name], ())
+            _check_state(plan.of(p), p, index, state_dict["state"].get(index, {}))
 
 
-def _check_shape(name: str, index: Any, value: Tensor, expected: Any) -> None:
-    if tuple(value.shape) != tuple(expected or ()):
+def _check_state(parts: Composition, p: Tensor, index: Any, state: dict[str, Any]) -> None:
+    known = known_state(parts, p)
+    for name in state.keys() - known:
         raise ValueError(
-            f"The checkpoint does not fit the parameters: {name!r} of parameter {index} has shape "
-            f"{tuple(value.shape)}, expected {tuple(expected or ())}"
+            f"The checkpoint is not one of this composition: it has {name!r} for parameter {index}, where "
+            f"{', '.join(sorted(known))} are known. Was it saved by another optimizer?"
         )
+    shapes: dict[str, Any] = {name: slot.shape for name, slot in parts.slots(real(p)).items()}
+    shapes |= {"master": real(p).shape, "root": parts.root_shape(p) or (), **dict.fromkeys(parts.matrix.scalars, ())}
+    for name in shapes.keys() & state.keys():
+        if tuple(state[name].shape) != tuple(shapes[name]):
+            raise ValueError(
+                f"The checkpoint does not fit the parameters: {name!r} of parameter {index} has shape "
+                f"{tuple(state[name].shape)}, expected {tuple(shapes[name])}"
+            )
 
 
 def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:

@@ -108,3 +108,36 @@ class Evaluations(Points):
         if not seen or any(p.grad.layout is not torch.strided for p in seen):
             return False
         return not any(over_ranks(local(p.grad).count_nonzero(), sharding(p)) for p in seen)
+
+    def _this_half(self) -> replay.Half:
+        """Which half-step this is, if one is due."""
+        half = replay.current()
+        if half is None:
+            raise RuntimeError(
+                "SuperAdam needs two gradients of every batch here (tau > 0, or a matrix such as BarzilaiBorwein), so "
+                "step() must know which one this is. Write opt.step(closure), with a closure that clears the "
+                "gradients, computes the loss and calls backward; or loop, in the thread that calls step(), "
+                "`for batch in superadam.twice(loader):`, where each batch comes twice. In Hugging Face's Trainer "
+                "mix in superadam.trainers.TwoPoint: `class MyTrainer(TwoPoint, Trainer): pass`."
+            )
+        if half == self._last_half:
+            raise RuntimeError("Half-steps out of order: step() was called twice in one turn of the `twice` loop.")
+        if half.done < half.size:
+            raise RuntimeError(
+                f"step() after micro-batch {half.done} of {half.size}: with `twice(loader, accumulate=...)` call it "
+                "when all of them have been added up, `if turns.complete:`, where turns is what twice() returned. "
+                f"(With accelerator.accumulate(): Accelerator(gradient_accumulation_steps={half.size}).)"
+            )
+        if half.batch is self._dropped_batch and self._open_batch is None:
+            raise RuntimeError(
+                "This batch was dropped by opt.restart() or opt.flush(): go on with the next one of the `twice` loop."
+            )
+        if self._open_batch is not (half.batch if half.second else None):
+            missed = "this batch's first turn" if half.second else "the last batch's second turn"
+            raise RuntimeError(
+                f"Half-steps out of order: {missed} had no step(). Call opt.step() in both turns of every batch of the "
+                "`twice` loop, or opt.restart() to drop a batch that was left half done. (To accumulate gradients, "
+                "loop over `twice(loader, accumulate=n)`, or use step(closure) with a closure that goes over the "
+                "micro-batches.)"
+            )
+        return half
