@@ -42,7 +42,7 @@ PARTS = {
     "nesterov": NESTEROV,
     "nesterov, λ": f"{NESTEROV} {LAM}",
     "correction twice as strong, λ": f"{NESTEROV.replace('gamma=0.1', 'gamma=0.2')} {LAM}",
-    "transport, λ": f"adamw estimator=Transport {LAM}",
+    "transport, λ": f"adamw iterate=Ahead {LAM}",
     "belief, λ": 'adamw matrix={"type": "Belief", "bias_correction": true}',
     "amsgrad, λ": 'adamw matrix={"type": "AMSGrad", "bias_correction": true}',
     "cautious": 'adamw matrix={"type": "Cautious", "lam": 1e-8, "bias_correction": true}',
@@ -81,7 +81,7 @@ class Round:
 
 
 CAUTIOUS = 'matrix={"type": "Cautious", "beta": 0.99, "bias_correction": true}'
-TRANSPORT = "adamw estimator=Transport"
+TRANSPORT = "adamw iterate=Ahead"
 COMBINED = {
     "nesterov, λ": f"{NESTEROV} {LAM}",
     "nesterov, cautious, λ": f"{NESTEROV} {CAUTIOUS}",

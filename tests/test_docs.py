@@ -66,6 +66,11 @@ def test_performance_page_is_up_to_date():
     assert not [name for name in zoo.METHODS if f"\n| {name} |" not in page]
 
 
+def test_traced_step_is_up_to_date():
+    """docs/architecture.md has the calls of a step as scripts/step_trace.py counts them."""
+    subprocess.run([sys.executable, ROOT / "scripts" / "step_trace.py", "--check"], check=True)
+
+
 def prose(page):
     """A page without its code."""
     return re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S)
@@ -133,10 +138,10 @@ def test_site_builds(tmp_path):
         assert not re.findall(r'<(?:script|img|link rel="stylesheet")[^>]+(?:src|href)="(?:https?:)?//', text), path
 
 
-PUBLIC = ("estimators", "matrices", "monitor", "payoff", "penalties", "reference", "schedules", "sets", "theory")
+PUBLIC = ("estimators", "iterates", "matrices", "monitor", "penalties", "probe", "probe.payoff", "reference")
 EXPORTED = [
     (module.__name__, name)
-    for module in (superadam, *(importlib.import_module(f"superadam.{m}") for m in (*PUBLIC, "trainers", "zoo")))
+    for module in (superadam, *(importlib.import_module(f"superadam.{m}") for m in (*PUBLIC, "schedules", "sets", "theory", "trainers", "zoo")))
     for name in module.__all__
     if callable(getattr(module, name))
 ]

@@ -193,14 +193,22 @@ for _name in ("add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_", "
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
-    """⟨x, y⟩ over all coordinates, as a 0-d tensor on the device of x."""
+    """⟨x, y⟩ over all coordinates, as a 0-d tensor on the device of x.
+
+    >>> dot(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
+    tensor(11.)
+    """
     if isinstance(x, TensorList):
         return torch.stack([a.sum() for a in x * y]).sum()
     return (x * y).sum()
 
 
 def norm2(x: Tensor) -> Tensor:
-    """‖x‖² over all coordinates, as a 0-d tensor on the device of x."""
+    """‖x‖² over all coordinates, as a 0-d tensor on the device of x.
+
+    >>> norm2(torch.tensor([3.0, 4.0]))
+    tensor(25.)
+    """
     if isinstance(x, TensorList):
         x = torch.stack(torch._foreach_norm(x.tensors))
     norm: Tensor = torch.linalg.vector_norm(x)

@@ -1,6 +1,7 @@
 """Line 4: the adaptive matrices H_t."""
 
-from superadam.matrices.base import Matrix, MultipleOfIdentity
+from superadam._step.tensors import dot, norm2
+from superadam.matrices.base import Matrix, MultipleOfIdentity, Slot
 from superadam.matrices.by_shape import ByShape
 from superadam.matrices.diagonal import AdaBound, AdaDelta, AdaGrad, AMSGrad, Cautious, SCAdaGrad, Yogi
 from superadam.matrices.paper import BarzilaiBorwein, Belief, BeliefNorm, GradientNorm, SecondMoment
@@ -28,5 +29,8 @@ __all__ = [
     "OneSidedShampoo",
     "SCAdaGrad",
     "SecondMoment",
+    "Slot",
     "Yogi",
+    "dot",
+    "norm2",
 ]

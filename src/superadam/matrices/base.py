@@ -20,7 +20,11 @@ Rotation = Callable[[Tensor], Tensor]
 
 
 class Slot(NamedTuple):
-    """A tensor of the state: its shape, and what it is filled with at first. `eye` makes it that multiple of I."""
+    """A tensor of the state: its shape, and what it is filled with at first. `eye` makes it that multiple of I.
+
+    >>> Slot((3, 3), 1.0, eye=True)
+    Slot(shape=(3, 3), fill=1.0, eye=True)
+    """
 
     shape: tuple[int, ...]
     fill: float = 0.0
@@ -159,7 +163,7 @@ class MultipleOfIdentity(Matrix, abstract=True):
     r"""$H_t = (b_t + \lambda) I$: one learning rate for all coordinates, from a global quantity $b_t$.
 
     >>> import torch
-    >>> from superadam._step.tensors import norm2
+    >>> from superadam.matrices import norm2
     >>> class LargestNorm(MultipleOfIdentity):
     ...     def measure(self, s, grad):
     ...         return (norm2(grad),)
