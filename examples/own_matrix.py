@@ -2,7 +2,7 @@
 
 python examples/own_matrix.py    # a few seconds
 
-Formulas are all it takes: τ = 1, checkpoints and `foreach` come with them; `elementwise` adds pieces in the cache and
+Formulas are all it takes: τ = 1, checkpoints and `foreach` come with them; `elementwise` adds tiles in the cache and
 `compile=True`. A function with `@zoo.method` gives the composition a name. Prints test accuracies on the digits, for
 the paper's case 1 and for ours with τ = 0 and τ = 1; what they show is that it works, not that it is better:
 

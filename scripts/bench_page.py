@@ -34,26 +34,26 @@ brackets. In each of {rounds} rounds all candidates take one step each, in an or
 of the machine hits all of them. Where median and minimum are far apart the machine was
 busy: then trust neither much, and the minimum more.
 
-## Four ways
+## Ways to run
 
-A step runs in one of four ways, chosen by the composition and the options; the maths is written once. The column
-"way" says which.
+A step runs in one of these ways. The composition and the options decide which; the maths is written once. The column
+"way" has the name that `opt.ways()` gives.
 
-- **… kernel**: one of torch's fused kernels, where the composition with τ = 0 coincides with it: `adam` (case 1,
-  Adam, AdamW, AMSGrad), `adagrad`, or `sgd` (H_t a multiple of the identity). Limited by memory: everything is read
-  and written once. With "sums" the gradient is read once more before, for the norm that H_t needs.
-- **pieces**: the formulas, on about four megabytes of float32 at a time: what one operation leaves in the cache the
-  next one finds there, and no temporary is larger. Limited by the cache, by the call of every operation for every
-  piece, and, with several threads, by their waiting for each other at the end of each call, which a busy machine makes
-  long.
-- **tensors**: the formulas, on one whole tensor at a time, where a part does not work coordinate by coordinate (a
-  norm per tensor, two gradients compared, L-BFGS). Limited by memory once per operation, and by fresh pages for every
-  temporary.
-- **compiled**: `compile=True`, the same formulas traced into one kernel per group of lines. Limited by memory; and
-  the compiler must run once.
+- **torch's fused Adam, Adagrad, SGD**: one of torch's kernels, where the composition with τ = 0 coincides with it: Adam
+  (case 1, Adam, AdamW, AMSGrad), Adagrad, or SGD (H_t is a multiple of the identity). Memory limits it: everything is
+  read and written once. Where H_t needs a norm, the gradient is read once more before.
+- **compiled**: `compile=True`, the same formulas traced into one kernel per group of lines. Memory limits it, and the
+  compiler must run once.
+- **tiles**: the formulas on about four megabytes of float32 at a time. What one operation leaves in the cache the next one
+  finds there, and no temporary is larger. The cache limits it, and the call of every operation for every tile. With
+  several threads they also wait for each other at the end of each call, which takes long on a busy machine. Where a
+  part does not work coordinate by coordinate (a norm per tensor, two gradients compared, L-BFGS), a tile is a whole
+  tensor. Then memory limits every operation, and every temporary takes fresh pages.
+- **lists**: the formulas on lists of tensors, by torch's foreach functions: on accelerators, or with `foreach=True`. No
+  row of this page runs so.
 
-(On accelerators the formulas run on lists of tensors, by torch's foreach functions. Small tensors are taken together
-in all ways.) Methods whose step is the same with `compile=True` have no row for it.
+Small tensors are taken together in all ways. Methods whose step is the same with `compile=True` have no
+row for it.
 
 ## A step
 
@@ -85,7 +85,7 @@ MEMORY = """\
 
 State is what the optimizer holds between steps, over the number of parameters. Temporary is the most that one later
 step holds beyond that, as torch's profiler sees its CPU allocator: every tensor, also those inside of kernels. In
-pieces it does not grow with the model; by whole tensors it grows with the largest one, and case 3 and L-BFGS hold
+tiles it does not grow with the model; by whole tensors it grows with the largest one, and case 3 and L-BFGS hold
 copies of all of x. The last column is a new optimizer's first step, which also makes the state, over the median of
 later ones (with `compile=True` it is the compiler's, see below). With two gradients per batch the first step takes
 only one, and moves nothing.
@@ -107,7 +107,7 @@ where it is. The bytes are those that a step must move for each parameter, in fl
 - **Case 4b**: m must be brought up to date and the norm of the gradient's distance to it be known before the step: a
   pass of 12 bytes before SGD's 20. It takes three operations (average, difference, norm), none of which torch has
   fused. (Sums are not compiled: torch's own were found to be faster.)
-- **Other diagonal matrices, by default**: AdaBound takes seven operations for each piece, Yogi eight, Padam nine,
+- **Other diagonal matrices, by default**: AdaBound takes seven operations for each tile, Yogi eight, Padam nine,
   AdaBelief ten, where AdamW foreach takes eight for each tensor, so there is little to gain but the memory between
   them. The square root is the dearest: torch hands it to MKL, which on this processor takes about three times as long
   as a division. (For Padam's v̂ to the power 1/8 two of the three roots are reciprocal ones, which torch computes
@@ -117,7 +117,7 @@ where it is. The bytes are those that a step must move for each parameter, in fl
   weighs more the smaller the tensors are.
 - **τ = 1**: two passes, as the second gradient comes after the move: x, g, v and q, then g, v and the gradient. 44
   bytes are 1.57 times Adam's, and the root, the quotient and everything around the calls come in addition; by default
-  seven operations for each piece, of which the root is the dearest.
+  seven operations for each tile, of which the root is the dearest.
 - **First step**: the state is fresh memory, which the system hands out, cleared, by pages of 4 kB. That takes longer
   than the step, and torch's own AdamW takes as long. (It is no longer so for temporaries: those are kept.)
 - **MLP**: six tensors, of which two matter, and all of them fit into the last cache: torch's kernel takes a millisecond

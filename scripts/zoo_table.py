@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from superadam import zoo
+from superadam.iterates import Plain
 from superadam.zoo.presets import PRESETS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,10 +42,10 @@ opt = superadam.create("super_adam", model, preset="cifar10", tau=1)
 print(superadam.list_methods("ada*"))
 ```
 
-Under "composition" stand the estimator (line 11), the matrix (line 4) and the schedule (lines 10 and 11), each with the
-options that differ from its defaults; "lr" is the default, which [trains](choosing.md#what-the-defaults-do);
-"gradients" are those of one batch. Every builder also takes the options of `SuperAdam`, which replace the parts of its
-composition: `create("amsgrad", model, tau=1.0)`. Formulas and references
+Under "composition" stand the estimator (line 11), the matrix (line 4), the schedule (lines 10 and 11) and, unless it is
+`Plain`, the iterate, each with the options that differ from its defaults; "lr" is the default, which
+[trains](choosing.md#what-the-defaults-do); "gradients" are those of one batch. Every builder also takes the options of
+`SuperAdam`, which replace the parts of its composition: `create("amsgrad", model, tau=1.0)`. Formulas and references
 are in the [API](api/zoo.md).
 """
 
@@ -74,8 +75,11 @@ def page():
         opt = zoo.create(name, torch.nn.Linear(2, 1))
         parts = opt._parts(opt.param_groups[0])
         options = [f"`{p}`" for p in inspect.signature(zoo.METHODS[name]).parameters if p not in ("params", "options")]
-        lr = f"{opt.param_groups[0]['lr']:g}"
-        cells = [f"`{name}`", line, "<br>".join(map(part, parts[:3])), lr, str(1 + opt.two_point), ", ".join(options)]
+        shown = [parts.estimator, parts.matrix, parts.schedule]
+        if parts.iterate != Plain():
+            shown.append(parts.iterate)
+        composition, lr = "<br>".join(map(part, shown)), f"{opt.param_groups[0]['lr']:g}"
+        cells = [f"`{name}`", line, composition, lr, str(1 + opt.two_point), ", ".join(options)]
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",
