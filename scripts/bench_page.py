@@ -44,8 +44,8 @@ A step runs in one of these ways. The composition and the options decide which; 
   read and written once. Where H_t needs a norm, the gradient is read once more before.
 - **compiled**: `compile=True`, the same formulas traced into one kernel per group of lines. Memory limits it, and the
   compiler must run once.
-- **tiles**: the formulas on about four megabytes of float32 at a time. What one operation leaves in the cache the next one
-  finds there, and no temporary is larger. The cache limits it, and the call of every operation for every tile. With
+- **tiles**: the formulas on about four megabytes of float32 at a time. What one operation leaves in the cache the next
+  one finds there, and no temporary is larger. The cache limits it, and the call of every operation for every tile. With
   several threads they also wait for each other at the end of each call, which takes long on a busy machine. Where a
   part does not work coordinate by coordinate (a norm per tensor, two gradients compared, L-BFGS), a tile is a whole
   tensor. Then memory limits every operation, and every temporary takes fresh pages.

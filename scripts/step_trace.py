@@ -1,6 +1,6 @@
 """Trace one step of the default composition, and write the calls into docs/architecture.md.
 
-python scripts/step_trace.py          # prints every call of a step with τ = 0 and of one with τ = 1, and writes the page
+python scripts/step_trace.py          # prints all calls of a step with τ = 0 and of one with τ = 1, and writes the page
 python scripts/step_trace.py --check  # fails if the page does not have what would be written
 
 Calls are those of Python functions of superadam, as `sys.setprofile` sees them, on a model with four tensors after

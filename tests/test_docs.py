@@ -138,10 +138,12 @@ def test_site_builds(tmp_path):
         assert not re.findall(r'<(?:script|img|link rel="stylesheet")[^>]+(?:src|href)="(?:https?:)?//', text), path
 
 
-PUBLIC = ("estimators", "iterates", "matrices", "monitor", "penalties", "probe", "probe.payoff", "reference")
+PUBLIC = """
+estimators iterates matrices monitor penalties probe probe.payoff reference schedules sets theory trainers zoo
+""".split()
 EXPORTED = [
     (module.__name__, name)
-    for module in (superadam, *(importlib.import_module(f"superadam.{m}") for m in (*PUBLIC, "schedules", "sets", "theory", "trainers", "zoo")))
+    for module in (superadam, *(importlib.import_module(f"superadam.{name}") for name in PUBLIC))
     for name in module.__all__
     if callable(getattr(module, name))
 ]

@@ -53,6 +53,17 @@ class Trajectory:
     x_tilde: dict[int, Tensor] = field(default_factory=dict)
 
 
+def paper_mu(t: int, tau: float, k: float, m: float) -> float:
+    """μ_t of theorems 1 and 2."""
+    return float(k / (m + t) ** (1 / 2 if tau == 0 else 1 / 3))
+
+
+def paper_alpha(t: int, tau: float, k: float, m: float, c: float) -> float:
+    """α_t of theorems 1 and 2, made of μ_{t-1}."""
+    mu = paper_mu(t - 1, tau, k, m)
+    return c * mu if tau == 0 else c * mu**2
+
+
 def super_adam(
     grad: Oracle,
     x_1: Tensor,
@@ -83,8 +94,6 @@ def super_adam(
     >>> bool(run.x[401].abs().max() < 0.2)
     True
     """
-    if c is None:
-        c = 20.0 if tau == 0 else 40.0
     run = Trajectory()
     x, g, H = run.x, run.g, run.H
     x[1] = x_1.to(torch.float64)
@@ -93,14 +102,10 @@ def super_adam(
     mean = torch.zeros_like(x[1])
     b = torch.zeros((), dtype=torch.float64)
 
-    def paper_mu(t: int) -> float:
-        return float(k / (m + t) ** (1 / 2 if tau == 0 else 1 / 3))
-
-    def paper_alpha(t_plus_1: int) -> float:
-        mu_t = paper_mu(t_plus_1 - 1)
-        return min(c * mu_t if tau == 0 else c * mu_t**2, cap)
-
-    mu, alpha = mu or paper_mu, alpha or paper_alpha
+    if c is None:
+        c = 20.0 if tau == 0 else 40.0
+    mu = mu or (lambda t: paper_mu(t, tau, k, m))
+    alpha = alpha or (lambda t: min(paper_alpha(t, tau, k, m, c), cap))
 
     g[1] = grad(x[1], xi[0])  # line 2
     for t in range(1, len(xi) + 1):
