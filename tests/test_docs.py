@@ -138,9 +138,10 @@ def test_site_builds(tmp_path):
         assert not re.findall(r'<(?:script|img|link rel="stylesheet")[^>]+(?:src|href)="(?:https?:)?//', text), path
 
 
-PUBLIC = """
-estimators iterates matrices monitor penalties probe probe.payoff reference schedules sets theory trainers zoo
-""".split()
+PUBLIC = (
+    *("estimators", "iterates", "matrices", "monitor", "penalties", "probe", "probe.payoff"),
+    *("reference", "schedules", "sets", "theory", "trainers", "zoo"),
+)
 EXPORTED = [
     (module.__name__, name)
     for module in (superadam, *(importlib.import_module(f"superadam.{name}") for name in PUBLIC))
