@@ -208,7 +208,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
 
     def _full_step(self, closure: Callable[[], float] | None) -> float | None:
         """τ = 0: x_n to x_{n+1}."""
-        if replay.current() is not None:
+        if replay.here.halves:
             warnings.warn(
                 "step() in a `twice` loop, of an optimizer that takes one gradient per batch: it takes two steps with "
                 "each. Loop over the loader itself.",

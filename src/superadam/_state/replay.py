@@ -42,7 +42,7 @@ class _Thread(threading.local):
         self.acts = 0
 
 
-_here = _Thread()
+here = _Thread()
 _lock = threading.Lock()
 _acts = _registered = 0
 _told = False  # of threads that draw from the same generators
@@ -55,8 +55,8 @@ def _act() -> int:
     global _acts
     with _lock:
         _acts += 1
-        _here.acts += 1
-        return _acts - _here.acts
+        here.acts += 1
+        return _acts - here.acts
 
 
 @contextmanager
@@ -186,7 +186,7 @@ def register(optimizer: Any) -> None:
 
 def current() -> Half | None:
     """The half-step that the innermost `twice` loop of this thread is in."""
-    return _here.halves[-1] if _here.halves else None
+    return here.halves[-1] if here.halves else None
 
 
 class Turns(Iterator[T]):
@@ -279,7 +279,7 @@ def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator
                 for i, micro_batch in enumerate(micro_batches):
                     half = Half(batch, second, i + 1, len(micro_batches), replay)
                     place[:] = [half]
-                    halves = _here.halves  # those of this thread, whichever it is that ends the loop
+                    halves = here.halves  # those of this thread, whichever it is that ends the loop
                     halves.append(half)
                     try:
                         with seen_by_accelerate(loader, half.done == half.size, accumulate):
@@ -291,7 +291,7 @@ def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator
 
 def _is_due() -> bool:
     """Whether to look which modules the next batch of this thread's `twice` loops runs."""
-    if _here.optimizers != _registered:
-        _here.optimizers, _here.batches = _registered, 0
-    _here.batches += 1
-    return is_due(_here.batches)
+    if here.optimizers != _registered:
+        here.optimizers, here.batches = _registered, 0
+    here.batches += 1
+    return is_due(here.batches)

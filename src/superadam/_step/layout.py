@@ -57,7 +57,8 @@ class Layout:
             grads = [p.grad for p in self.params]
         phase = self.states[0].get("phase")
         more = {"moves": moves, "paired": phase == BETWEEN, "restarted": phase == RESTARTED, "plain": self.plain}
-        return View(self.group, self.parts, self.params, grads, self.states, scalars, layout=self, **more)
+        own = {"layout": self, "names": self.names, **more}
+        return View(self.group, self.parts, self.params, grads, self.states, scalars, **own)
 
     def lies_alike(self, grads: list[Tensor]) -> bool:
         """Whether parameters, state and these gradients lie in memory alike, coordinate by coordinate."""

@@ -94,6 +94,8 @@ class View:
     x: Tensor
     g: Tensor
 
+    names: tuple[str, ...]
+    """What is kept for these parameters."""
     layout: Any = None
     moves = False
     """Whether this step includes lines 9 and 10."""
@@ -128,6 +130,8 @@ class View:
         set_.update(group=group, parts=parts, params=params, grads=grads, states=states, scalars=scalars)
         set_.update(zip(("estimator", "matrix", "schedule", "iterate", "constraint", "penalty"), parts, strict=True))
         set_.update(more)
+        if "names" not in more and params:
+            set_["names"] = parts.names(params[0])
 
     if TYPE_CHECKING:  # the parts, one by one
         estimator: Estimator
@@ -148,11 +152,6 @@ class View:
         for name, value in self.scalars.items():
             own[name] = value.to(self.params[0].device)
         return self
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What the parts keep for these parameters."""
-        return self.parts.names(self.params[0]) if self.layout is None else cast(tuple[str, ...], self.layout.names)
 
     def all(self, name: str) -> list[Tensor]:
         """One tensor of the state of every parameter."""
@@ -179,7 +178,7 @@ class View:
 
     def replaced(self, params: list[Tensor], grads: list[Tensor | None], states: list[dict[str, Any]]) -> View:
         """This view of other tensors."""
-        kept = {"paired": self.paired, "restarted": self.restarted, "plain": self.plain, "layout": self.layout}
+        kept = {name: getattr(self, name) for name in ("names", "paired", "restarted", "plain", "layout")}
         return View(self.group, self.parts, params, grads, states, self.scalars, **kept)
 
     def part(self, which: list[int]) -> View:
@@ -205,6 +204,7 @@ class View:
             [state for view in views for state in view.states],
         )
         merged.plain = all(view.plain for view in views)
+        merged.names = ("g", *merged.matrix.slots(real(merged.params[0])))  # estimators may differ
         return merged
 
     # ------------------------------------------------------------------------------------ facts
