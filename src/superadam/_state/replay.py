@@ -269,11 +269,11 @@ def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator
         for second in (False, True):
             if second:
                 replay.restore()
-                here = [(opt, buffers) for opt, buffers in kept if opt._open_batch is batch]  # that are in this loop
-                for opt, buffers in here:
+                inside = [(opt, buffers) for opt, buffers in kept if opt._open_batch is batch]  # that are in this loop
+                for opt, buffers in inside:
                     buffers.restore()
                     opt._met.add(met.owners())
-                if here:
+                if inside:
                     met.restore()
             with met.watch(due and not second):
                 for i, micro_batch in enumerate(micro_batches):
