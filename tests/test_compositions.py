@@ -200,7 +200,7 @@ def test_every_matrix_of_this_kind_is_drawn():
     assert set(RULES) | set(CASES) == known - {"ByShape", "DampedLBFGS", "OneSidedShampoo"} == set(MATRICES)
 
 
-BASES = (matrices.Matrix, matrices.MultipleOfIdentity)
+BASES = (matrices.Matrix, matrices.MultipleOfIdentity, matrices.Slot)
 
 
 # ------------------------------------------------------------------------------------------------- random compositions

@@ -9,7 +9,8 @@ from torch import nn
 from superadam import SuperAdam, create, matrices, schedules, zoo
 from superadam.zoo.presets import PRESETS
 
-NAMES = sorted(set(matrices.__all__) - {"Matrix", "MultipleOfIdentity"})
+WITHOUT_ONE = {"ByShape", "Matrix", "MultipleOfIdentity", "OneSidedShampoo", "Slot", "dot", "norm2"}
+NAMES = sorted(set(matrices.__all__) - WITHOUT_ONE)
 STEPS, BATCH = 150, 16
 
 
@@ -57,6 +58,12 @@ def test_every_matrix_trains_with_its_own_lr(matrix, schedule, tau):
     """The loss falls by a fifth in 150 batches of 16, whatever the matrix, the schedule and τ."""
     model = network()
     assert fall(SuperAdam(model, tau=tau, matrix=matrix, schedule=schedule), model) < 0.8
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_a_matrix_of_each_tensor_trains_with_its_own_lr(tau):
+    model = network()
+    assert fall(SuperAdam(model, tau=tau, matrix=matrices.ByShape(matrices.OneSidedShampoo())), model) < 0.8
 
 
 @pytest.mark.parametrize("name", zoo.METHODS)

@@ -332,7 +332,7 @@ def test_variance_ratio_tells_if_masks_are_replayed(replayed):
     inputs[labels == 1, 0] += 1.5
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 64), nn.ReLU())
     model = model.extend([nn.Dropout(0.5), nn.Linear(64, 2)])
-    opt = SuperAdam(model, lr=1e-3, tau=1.0)
+    opt = SuperAdam(model, lr=1e-3, tau=1.0, schedule="Paper")
     seeds = itertools.count()
 
     def loss(rows):

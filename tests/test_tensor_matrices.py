@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from superadam import SuperAdam, matrices, schedules, sets, twice
+from superadam import Monitor, SuperAdam, matrices, schedules, sets, twice
 from superadam.matrices import ByShape, OneSidedShampoo, SecondMoment
 
 CONSTANT = schedules.Constant(alpha=0.3)
@@ -66,7 +66,7 @@ def test_solve_eigen_and_the_bound_agree():
     s, matrix, v = view.bound(), view.matrix, torch.randn_like(p)
     rotate, d, back = matrix.eigen(s)
     torch.testing.assert_close(back(rotate(v)), v)
-    torch.testing.assert_close(matrix.solve(s, back(rotate(v) * d[:, None])), v)
+    torch.testing.assert_close(matrix.solve(s, back(rotate(v) * d)), v)
     assert d.min() >= matrix.lower_bound == 0.05
 
 
@@ -165,3 +165,23 @@ def test_a_checkpoint_with_other_factors_is_refused():
     saved["state"][0] = {**saved["state"][0], "L": torch.zeros(4, 4)}
     with pytest.raises(ValueError, match=r"'L' of parameter 0 has shape \(4, 4\), expected \(3, 3\)"):
         opt.load_state_dict(saved)
+
+
+def test_the_monitor_sees_its_eigenvalues():
+    p = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    opt = SuperAdam([p], lr=0.1, matrix=OneSidedShampoo(lam=0.05, every=1))
+    monitor = Monitor(opt, 1)
+    p.grad = torch.randn_like(p)
+    opt.step()
+    (report,) = monitor.history
+    d = opt.state[p]["d"]
+    torch.testing.assert_close(
+        torch.tensor([report["H_min"], report["H_max"]]), torch.stack([d.min(), d.max()]).float()
+    )
+
+
+def test_graphs_and_kernels_are_refused():
+    """When eigenvectors are due is decided on the host."""
+    for option in ("capturable", "compile"):
+        with pytest.raises(ValueError, match="on the host"):
+            SuperAdam([torch.zeros(3, 2, requires_grad=True)], matrix=OneSidedShampoo(), **{option: True})

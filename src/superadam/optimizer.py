@@ -253,10 +253,12 @@ class SuperAdam(Evaluations, PerParameterMetrics):
             except BaseException:
                 self._void()
                 raise
-        elif self._evaluate_again(closure, again):
-            views = self._usable_gradients()
         else:
-            return loss
+            refusals.check_gradients(self)
+            refusals.check_finite(self)
+            if not self._evaluate_again(closure, again):
+                return loss
+            views = self._usable_gradients()
         self._absorb(views)
         self._used = replay.Used(self._parameters())
         self._pairing.end()  # last, as warnings may be errors

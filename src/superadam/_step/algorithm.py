@@ -156,8 +156,10 @@ class AlgorithmOne(ComposedOptimizer):
                 sums.setdefault((view.matrix, view.sharding), []).extend(way.absorb(view, gamma))
         self._within = {}
         if waiting:
-            self._reduce(sums)
-            self._clip([view for view, _ in waiting])
+            if any([matrix.scalars for matrix, _ in sums]):
+                self._reduce(sums)
+            if any([view.group["clip"] is not None for view, _ in waiting]):
+                self._clip([view for view, _ in waiting])
             moving = [(view, way) for view, way in waiting if view.moves]
             lines.solve_jointly([view for view, _ in moving])
             for view, way in moving:

@@ -23,9 +23,10 @@ class Way:
     """The least is asked first."""
     known: ClassVar[list[Way]] = []
 
-    def __init_subclass__(cls) -> None:
-        Way.known.append(cls())
-        Way.known.sort(key=lambda way: way.rank)
+    def __init_subclass__(cls, abstract: bool = False) -> None:
+        if not abstract:
+            Way.known.append(cls())
+            Way.known.sort(key=lambda way: way.rank)
 
     def objection(self, view: View) -> str | None:
         """Why it cannot run this view, if it cannot."""

@@ -52,15 +52,12 @@ def _decay(view: View, eta: Scalar) -> None:
         torch._foreach_mul_(view.params, 1 - eta * view.decay)
 
 
-class Fused(Tiles):
+class Fused(Tiles, abstract=True):
     """What torch's kernels have in common: τ = 0, the plain iterate, a step that moves, tensors that lie alike."""
 
-    name, rank = "fused", 1000  # no way by itself
     devices: ClassVar[set[str]] = {"cpu"}
 
     def objection(self, view: View) -> str | None:
-        if type(self) is Fused:
-            return "a base class"
         reason = self.coincides(view)
         if reason is None and not view.moves:
             reason = "the move waits for the next batch"
@@ -218,4 +215,4 @@ class FusedSGD(Fused):
 
 def there_is_a_kernel(view: View) -> bool:
     """Whether a composition coincides with one of the kernels."""
-    return any(isinstance(way, Fused) and type(way) is not Fused and not way.coincides(view) for way in Way.known)
+    return any(isinstance(way, Fused) and not way.coincides(view) for way in Way.known)

@@ -132,7 +132,7 @@ class Matrix(Part, kind="matrix"):
         raise NotImplementedError(f"{type(self).__name__} has no H")
 
     def eigen(self, s: View) -> tuple[Rotation, Tensor, Rotation]:
-        """H_t = Q diag(d) Qᵀ, where that is cheap: x ↦ Qᵀx, d, and x ↦ Qx."""
+        """H_t = Q diag(d) Qᵀ, where that is cheap: x ↦ Qᵀx, a d that broadcasts to x, and x ↦ Qx."""
         raise NotImplementedError(f"{type(self).__name__} has no eigen")
 
     def solve(self, s: View, g: Tensor) -> Tensor:

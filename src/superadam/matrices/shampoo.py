@@ -33,6 +33,7 @@ class OneSidedShampoo(Matrix):
     every: int = 5
 
     scope = "tensor"
+    on_host = True  # when to refresh
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -57,8 +58,8 @@ class OneSidedShampoo(Matrix):
         def rotated(Q: Tensor) -> Rotation:
             return lambda x: (Q @ x.flatten(1)).view_as(x)
 
-        return rotated(s.Q.T), s.d, rotated(s.Q)
+        return rotated(s.Q.T), s.d.view(-1, *[1] * (s.params[0].dim() - 1)), rotated(s.Q)
 
     def solve(self, s: View, g: Tensor) -> Tensor:
         rotate, d, back = self.eigen(s)
-        return back(rotate(g) / d.view(-1, *[1] * (g.dim() - 1)))
+        return back(rotate(g) / d)

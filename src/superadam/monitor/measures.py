@@ -97,7 +97,7 @@ def measure(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[floa
     if not views:
         return None
     _line_9(tally, views)
-    _spectrum(tally, [c for c in views if c.matrix.scope == "coordinate"])
+    _spectrum(tally, [c for c in views if c.matrix.scope != "all"])
     if under_scaler(opt):
         tally.add("overflow", opt.found_inf)
     sums = tally.read()
@@ -171,7 +171,7 @@ def _spectrum(tally: Tally, views: list[View]) -> None:
     stride = max(1, math.ceil(sum(sizes) / SAMPLES))
     samples, offset = [], 0
     for c, size in zip(views, sizes, strict=True):
-        H = c.matrix.H(c).detach()
+        H = (c.matrix.H(c) if c.matrix.scope == "coordinate" else c.matrix.eigen(c)[1].expand_as(c.params[0])).detach()
         tally.add("H_min", H.min() if H.numel() > 0 else c.one * math.inf, c.sharding, "min")
         tally.add("H_max", H.max() if H.numel() > 0 else -c.one * math.inf, c.sharding, "max")
         first, offset = -offset % stride, offset + size
