@@ -113,7 +113,8 @@ class AlgorithmOne(ComposedOptimizer):
         if self._some_idle:  # moves are taken with or without a gradient
             idle = self._grouped(lambda p, s: key_of(s) if p.grad is None and s["phase"] == PENDING else None)
             views = [*views, *idle]
-        lines.solve_jointly([view for view in views if view.states[0]["phase"] == PENDING])
+        if any([view.matrix.scope == "all" for view in views]):
+            lines.solve_jointly([view for view in views if view.states[0]["phase"] == PENDING])
         for view in views:
             phase, has_grad = view.states[0]["phase"], view.grads[0] is not None
             if phase in UNESTIMATED:
@@ -153,19 +154,24 @@ class AlgorithmOne(ComposedOptimizer):
                 way.absorb_and_move(view, gamma)
             else:
                 waiting.append((view, way))
-                sums.setdefault((view.matrix, view.sharding), []).extend(way.absorb(view, gamma))
+                of_pieces = way.absorb(view, gamma)
+                if view.matrix.scalars:
+                    sums.setdefault((view.matrix, view.sharding), []).extend(of_pieces)
         self._within = {}
-        if waiting:
-            if any([matrix.scalars for matrix, _ in sums]):
-                self._reduce(sums)
-            if any([view.group["clip"] is not None for view, _ in waiting]):
-                self._clip([view for view, _ in waiting])
-            moving = [(view, way) for view, way in waiting if view.moves]
-            lines.solve_jointly([view for view, _ in moving])
-            for view, way in moving:
-                way.move(view, view.gamma)
+        if sums:
+            self._reduce(sums)
+        if any([view.group["clip"] is not None for view, _ in waiting]):
+            self._clip([view for view, _ in waiting])
+        self._move([(view, way) for view, way in waiting if view.moves])
         for view in views:
             self._end(view)
+
+    def _move(self, moving: list[tuple[View, dispatch.Way]]) -> None:
+        """Lines 9 and 10, where H_t was not known before."""
+        if any([view.matrix.scope == "all" for view, _ in moving]):
+            lines.solve_jointly([view for view, _ in moving])
+        for view, way in moving:
+            way.move(view, view.gamma)
 
     def _end(self, view: View) -> None:
         if not view.moves:
@@ -192,10 +198,9 @@ class AlgorithmOne(ComposedOptimizer):
         """The sums over all pieces and processes, for the matrices that ask for them."""
         totals: dict[tuple[Matrix, Sharding], Sums] = {}
         for (matrix, how), of_pieces in sums.items():
-            if matrix.scalars:
-                home = self._scalars[matrix][matrix.scalars[0]]
-                columns = zip(*of_pieces, strict=True)
-                totals[matrix, how] = tuple(torch.stack([s.to(home) for s in column]).sum() for column in columns)
+            home = self._scalars[matrix][matrix.scalars[0]]
+            columns = zip(*of_pieces, strict=True)
+            totals[matrix, how] = tuple(torch.stack([s.to(home) for s in column]).sum() for column in columns)
         differentiable = self.defaults["differentiable"]
         for matrix, total in sums_over_ranks(totals).items():
             matrix.reduce(Scalars(self._scalars[matrix], rebind=differentiable), total)

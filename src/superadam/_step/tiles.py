@@ -37,12 +37,12 @@ def pieces(view: View, *, line_9: bool = True, reading: bool = False) -> Iterato
     over them in float32 is a good one.
     """
     keep_small_blocks()  # temporaries
-    by_coordinate, by_row = elementwise(view, line_9=line_9), elementwise(view, line_9=False)
     tile, limit = (16 * TILE, 16 * TILE) if reading else (TILE, SMALL)
     small = [i for i, p in enumerate(view.params) if p.numel() <= limit]
     if len(small) == len(view.params) and sum([p.numel() for p in view.params]) <= tile:
         yield view  # most often
         return
+    by_coordinate, by_row = elementwise(view, line_9=line_9), elementwise(view, line_9=False)
     if len(small) > 1:
         yield from (view.part(lot) for lot in _lots(view, small, tile))
     else:

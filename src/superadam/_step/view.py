@@ -148,7 +148,8 @@ class View:
         own, states = self.__dict__, self.states
         own["x"] = join(self.params if self.plain else [real(local(p)) for p in self.params])
         for name in self.names:
-            own[name] = join([s[name] for s in states] if self.plain else [local(s[name]) for s in states])
+            held = [s[name] for s in states] if self.plain else [local(s[name]) for s in states]
+            own[name] = TensorList(held) if len(held) > 1 else held[0]
         for name, value in self.scalars.items():
             own[name] = value.to(self.params[0].device)
         return self
@@ -218,7 +219,7 @@ class View:
     @property
     def sharding(self) -> Sharding:
         """How the processes divide these parameters."""
-        return sharding(self.params[0])
+        return None if self.plain else sharding(self.params[0])
 
     @property
     def one(self) -> Tensor:
@@ -245,11 +246,11 @@ class View:
         grads = cast(list[Tensor], self.grads)
         if not self.plain:
             grads = [local(g) for g in grads]
-        dtype = state_dtype(self.params[0])
+        dtype = self.params[0].dtype if self.plain else state_dtype(self.params[0])
         grad = join([g if g.dtype is dtype else real(g.resolve_conj()).to(dtype) for g in grads])
         if self.group["maximize"]:
             grad = -grad
-        if self.decay_in_gradient != 0:
+        if self.group["weight_decay"] != 0 and not self.group["decoupled_weight_decay"]:
             grad = grad + self.x * self.decay_in_gradient
         return grad
 
