@@ -162,7 +162,8 @@ class AlgorithmOne(ComposedOptimizer):
             self._reduce(sums)
         if any([view.group["clip"] is not None for view, _ in waiting]):
             self._clip([view for view, _ in waiting])
-        self._move([(view, way) for view, way in waiting if view.moves])
+        if waiting and views[0].moves:
+            self._move(waiting)
         for view in views:
             self._end(view)
 

@@ -146,7 +146,8 @@ class View:
     def bound(self) -> View:
         """This view with its tensors under their names."""
         own, states = self.__dict__, self.states
-        own["x"] = join(self.params if self.plain else [real(local(p)) for p in self.params])
+        here = self.params if self.plain else [real(local(p)) for p in self.params]
+        own["x"] = TensorList(here) if len(here) > 1 else here[0]
         for name in self.names:
             held = [s[name] for s in states] if self.plain else [local(s[name]) for s in states]
             own[name] = TensorList(held) if len(held) > 1 else held[0]
