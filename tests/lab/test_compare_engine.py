@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import sqlite3
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -115,7 +116,7 @@ def test_what_the_record_of_a_comparison_needs_is_in_the_data_base_alone(made, t
     plan, results = made
     found = alone(plan, tmp_path / "again.db")  # made again, from another file
     assert numbers(found) == numbers(results)
-    assert sqlite3.connect(tmp_path / "again.db").execute("select count(*) from trials").fetchone() == (12,)
+    assert sqlite3.connect(tmp_path / "again.db").execute("select count(*) from superadam_runs").fetchone() == (12,)
 
 
 # ------------------------------------------------------------------------------------------------ what is chosen
@@ -218,7 +219,7 @@ def test_a_silent_worker_is_taken_for_dead_on_another_machine_only(tmp_path, mon
         with queue.take():
             monkeypatch.setattr("socket.gethostname", lambda: host)
             with sqlite3.connect(database) as long_ago:
-                long_ago.execute("update trial_heartbeats set heartbeat = '2020-01-01 00:00:00'")
+                long_ago.execute("update superadam_runs set alive = '2020-01-01 00:00:00'")
             queue.revive()
             assert len(queue.running()) == (0 if elsewhere else 1)
         with queue.take() as again:
@@ -603,7 +604,7 @@ def test_stopping_politely_again_and_again_loses_nothing(tmp_path):
     with Queue(f"sqlite:///{tmp_path}/db", "stops", plan) as queue:
         queue.put(needed(plan, [])[:1])
         for _ in range(RETRIES + 3):
-            assert len(queue._trials(queue._states.WAITING)) == 1
+            assert len(queue.entries("waiting")) == 1
             with pytest.raises(KeyboardInterrupt), queue.take():
                 raise KeyboardInterrupt
         assert not queue.records()
@@ -613,19 +614,74 @@ def test_stopping_politely_again_and_again_loses_nothing(tmp_path):
         assert [r.status for r in queue.records()] == ["finished"]
 
 
-def test_a_kill_between_a_failure_and_its_retry_loses_no_run(tmp_path, monkeypatch):
+def test_a_kill_before_a_run_is_given_back_loses_no_run(tmp_path, monkeypatch):
     plan = small_plan(tmp_path)
     jobs = needed(plan, [])[:1]
     with Queue(f"sqlite:///{tmp_path}/db", "gap", plan) as queue:
         queue.put(jobs)
         with monkeypatch.context() as killed:
-            killed.setattr(queue, "_again", lambda trial: None)
+            killed.setattr(queue, "_give_back", lambda entry, counting: None)
             with pytest.raises(KeyboardInterrupt), queue.take():
                 raise KeyboardInterrupt
         queue.put(jobs)
         with queue.take() as taken:
+            assert taken is None  # its worker, this process, lives
+        monkeypatch.setattr("superadam.lab.comparison.queue.gone", lambda worker: True)
+        queue.revive()
+        with queue.take() as taken:
             assert taken is not None
             taken.record = run(plan, taken.job)
+        assert [(entry.state, entry.deaths) for entry in queue.entries()] == [("done", 1)]
+
+
+def test_a_worker_that_was_taken_for_dead_still_leaves_its_result_and_the_first_one_counts(tmp_path, monkeypatch):
+    with Queue(f"sqlite:///{tmp_path / 'q.db'}", "q", Plan(["line"], ["adamw"])) as queue:
+        queue.put(jobs(1))
+        with queue.take() as slow:
+            monkeypatch.setattr("superadam.lab.comparison.queue.gone", lambda worker: True)
+            queue.revive()
+            monkeypatch.undo()
+            with queue.take() as second:
+                assert second.job == slow.job
+                second.record = second.job.record("finished", [{"valid_loss": 1.0}])
+            slow.record = slow.job.record("finished", [{"valid_loss": 2.0}])
+        assert queue.records() == [second.record]
+
+
+def test_a_run_that_many_try_to_claim_at_once_is_made_by_one(tmp_path):
+    url = f"sqlite:///{tmp_path / 'q.db'}"
+    barrier, made = threading.Barrier(4), []
+
+    def worker():
+        with Queue(url, "q") as queue:
+            barrier.wait()
+            while True:
+                with queue.take() as taken:
+                    if taken is None:
+                        return
+                    made.append(taken.job)
+                    taken.record = taken.job.record("finished", [])
+
+    with Queue(url, "q", Plan(["line"], ["adamw"])) as queue:
+        queue.put(jobs(12))
+        threads = [threading.Thread(target=worker) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(job.trial for job in made) == list(range(12))
+        assert len(queue.records()) == 12
+
+
+def test_a_comparison_of_an_earlier_version_is_refused_by_name(tmp_path):
+    """It was a study of Optuna, with the same plan."""
+    optuna = pytest.importorskip("optuna")
+    url, plan = f"sqlite:///{tmp_path / 'old.db'}", Plan(["line"], ["adamw"])
+    optuna.create_study(storage=url, study_name="old")
+    for mine in (None, plan):
+        with pytest.raises(ValueError, match=r"holds the comparison 'old' in the form of an earlier version.*--out"):
+            Queue(url, "old", mine)
+    Queue(url, "new", plan).close()  # beside it
 
 
 def test_a_worker_without_the_data_gives_its_run_back(tmp_path):
@@ -656,7 +712,7 @@ def test_a_worker_without_the_device_leaves_before_it_takes_a_run(tmp_path):
         queue.put(needed(plan, []))
         with pytest.raises(ValueError, match="Nothing can be computed on"):
             worker.work(f"sqlite:///{tmp_path}/db", "elsewhere")
-        assert {trial.state for trial in queue._trials()} == {queue._states.WAITING}
+        assert {entry.state for entry in queue.entries()} == {"waiting"}
 
 
 def test_data_of_a_function_do_not_depend_on_the_run_that_comes_first():

@@ -129,7 +129,7 @@ def _next_of_tpe(plan: Plan, known: list[tuple[Options, float]]) -> Options:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without Optuna's warnings that heartbeats and quasi-random numbers are experimental."""
+    """Without the warning of Optuna that quasi-random numbers are experimental."""
     import optuna
 
     with warnings.catch_warnings():
