@@ -1,6 +1,7 @@
 """What a comparison promises about its runs."""
 
 import dataclasses
+import inspect
 import io
 import json
 import math
@@ -10,6 +11,7 @@ import socket
 import sqlite3
 import threading
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from superadam.lab import own, tasks
 from superadam.lab.comparison import engine, live, verdict, worker
 from superadam.lab.comparison.ablations import ABLATIONS, BiasCorrectedPaper
 from superadam.lab.comparison.jobs import Job, best, judged, needed, scores
+from superadam.lab.comparison.options import Options, from_command_line, parameters
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import RETRIES, Queue
 from superadam.lab.comparison.records import Plan, Results
@@ -94,7 +97,7 @@ def test_the_lr_is_decayed_by_gradient_evaluations_for_all_methods_alike(made):
 def test_one_method_under_two_names_is_tuned_alike_and_shows_no_difference(tmp_path):
     small_plan(tmp_path)
     methods = ["super_adam tau=0.1", "twin: super_adam tau=0.1", "mirror: adamw"]
-    plan = plan_of(["line"], methods, trials=3, seeds=3, task_file=tmp_path / "line_task.py")
+    plan = plan_of(Options(["line"], methods, trials=3, seeds=3, task_file=tmp_path / "line_task.py"))
     results = alone(plan, tmp_path / "alone.db")
 
     def of_method(name):
@@ -386,10 +389,10 @@ def test_other_masks_make_the_two_gradients_of_a_batch_differ_by_more_than_the_m
 
 
 def test_the_default_is_the_paper_and_adamw_and_ablations_are_added():
-    plan = plan_of(["digits-mlp"], scale="tiny")
+    plan = plan_of(Options(["digits-mlp"], scale="tiny"))
     assert plan.methods == ["adamw", *PAPER]
     assert plan.budget_evals == {"digits-mlp": 15 * 32}
-    more = plan_of(["digits-mlp"], [], scale="tiny", ablations=True)
+    more = plan_of(Options(["digits-mlp"], [], scale="tiny", ablations=True))
     assert more.methods == ["adamw", *ABLATIONS]
     assert [BiasCorrectedPaper().mu_t(t, 0.0) for t in (1, 50)] == [Paper().mu_t(t, 0.0) for t in (1, 50)]
 
@@ -409,7 +412,7 @@ COMPOSITIONS = [
 
 def test_compositions_can_be_said(made):
     methods = [f"c{i}: {text}" for i, text in enumerate(COMPOSITIONS)]
-    plan = plan_of(["line"], methods, sizes={"batch": 50}, task_file=made[0].task_file)
+    plan = plan_of(Options(["line"], methods, sizes={"batch": 50}, task_file=made[0].task_file))
     assert list(plan.compositions.values()) == COMPOSITIONS
     assert plan.budget_evals == {"line": 6 * 2}
 
@@ -441,6 +444,27 @@ def test_what_cannot_be_compared_is_said_before_anything_is_run(tmp_path, monkey
 
 
 # ------------------------------------------------------------------------------------------------ what is seen
+
+
+def test_every_option_is_one_of_the_command_with_the_default_and_a_help_of_the_class():
+    shown = CliRunner().invoke(app, ["compare", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).stdout
+    keywords = inspect.signature(engine.compare).parameters
+    assert list(keywords) == [field.name for field in dataclasses.fields(Options)]
+    for parameter in parameters():
+        name = {"tasks": "[TASK...]", "sizes": "--size "}.get(parameter.name, f"--{parameter.name.replace('_', '-')} ")
+        assert name in shown
+        assert parameter.default in (keywords[parameter.name].default, None)
+        (about,) = get_args(parameter.annotation)[1:]
+        assert about.help.split()[0] in shown
+
+
+def test_options_of_the_command_are_those_of_python():
+    args = {parameter.name: parameter.default for parameter in parameters()}
+    assert from_command_line(args) == Options()
+    asked = from_command_line({**args, "tasks": ["nmf"], "tune": ["lr=1e-3:1", "clip=1:2"], "sizes": ["batch=64"]})
+    assert asked == Options(["nmf"], tune={"lr": (1e-3, 1.0), "clip": (1.0, 2.0)}, sizes={"batch": 64})
+    with pytest.raises(TypeError, match="trails"):
+        engine.compare(["nmf"], trails=3)
 
 
 @pytest.fixture
@@ -699,7 +723,7 @@ def test_a_task_file_that_has_changed_is_another_comparison(tmp_path):
         pass
     file = tmp_path / "line_task.py"
     file.write_text(file.read_text().replace("nn.Linear(5, 8)", "nn.Linear(5, 9)").replace("(8, 1)", "(9, 1)"))
-    edited = plan_of(["line"], METHODS, trials=2, seeds=2, task_file=file)
+    edited = plan_of(Options(["line"], METHODS, trials=2, seeds=2, task_file=file))
     with pytest.raises(ValueError, match="differs in task_digest"):
         Queue(f"sqlite:///{tmp_path}/db", "edited", edited)
     with pytest.raises(ValueError, match=r"line_task.py is not the task file that this comparison was begun with"):
@@ -738,7 +762,7 @@ def test_unknown_splits_and_options_that_are_tuned_are_refused(tmp_path):
         task.problem("tiny", 0)
     small_plan(tmp_path)
     with pytest.raises(ValueError, match="lr is tuned"):
-        plan_of(["line"], ["mine: sgd lr=0.5"], trials=2, seeds=2, task_file=tmp_path / "line_task.py")
+        plan_of(Options(["line"], ["mine: sgd lr=0.5"], trials=2, seeds=2, task_file=tmp_path / "line_task.py"))
 
 
 def test_a_task_that_cannot_be_trained_is_refused_before_anything_is_run(tmp_path):
@@ -746,10 +770,10 @@ def test_a_task_that_cannot_be_trained_is_refused_before_anything_is_run(tmp_pat
     file = tmp_path / "line_task.py"
     file.write_text(file.read_text().replace("nn.Linear(5, 8)", "nn.Linear(6, 8)"))
     with pytest.raises(ValueError, match="line: the gradient of a batch cannot be taken"):
-        plan_of(["line"], METHODS, task_file=file)
+        plan_of(Options(["line"], METHODS, task_file=file))
     file.write_text("def (")
     with pytest.raises(ValueError, match=r"line_task.py, line 1: "):
-        plan_of([], METHODS, task_file=file)
+        plan_of(Options([], METHODS, task_file=file))
 
 
 @pytest.mark.parametrize(
