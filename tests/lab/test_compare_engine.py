@@ -375,8 +375,8 @@ def test_other_masks_make_the_two_gradients_of_a_batch_differ_by_more_than_the_m
 
     def losses(method):
         one = Light(config_of(plan, Job("line", method, "tune", 0, 0, (("lr", 0.0),))))
-        seen, loss = [], one.problem.loss
-        one.problem.loss = lambda batch, memory=None: seen.append(loss(batch, memory)) or seen[-1]
+        seen, loss = [], one.workload.loss
+        one.workload.loss = lambda batch, memory=None: seen.append(loss(batch, memory)) or seen[-1]
         one.train()
         values = [found[0].item() for found in seen][1:]
         return list(zip(values[::2], values[1::2], strict=True))
@@ -748,8 +748,8 @@ def test_data_of_a_function_do_not_depend_on_the_run_that_comes_first():
             data=lambda: {"train": (torch.randn(4, 2), torch.randn(4, 1))},
             loss=lambda model, x, y: (model(x) - y).square().mean(),
         )
-        task.problem("tiny", first)
-        drawn.append((task.problem("tiny", 3).source.tensors[0], torch.rand(())))
+        task.workload("tiny", first)
+        drawn.append((task.workload("tiny", 3).source.tensors[0], torch.rand(())))
     assert torch.equal(drawn[0][0], drawn[1][0])
     assert drawn[0][1] == drawn[1][1]
 
@@ -759,7 +759,7 @@ def test_unknown_splits_and_options_that_are_tuned_are_refused(tmp_path):
     splits = {"train": rows, "val": rows}
     task = own.task("val", model=lambda: torch.nn.Linear(1, 1), data=splits, loss=lambda model, x, y: model(x).sum())
     with pytest.raises(ValueError, match=r"Unknown split 'val'.*valid"):
-        task.problem("tiny", 0)
+        task.workload("tiny", 0)
     small_plan(tmp_path)
     with pytest.raises(ValueError, match="lr is tuned"):
         plan_of(Options(["line"], ["mine: sgd lr=0.5"], trials=2, seeds=2, task_file=tmp_path / "line_task.py"))

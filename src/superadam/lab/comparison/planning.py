@@ -94,9 +94,9 @@ def named(text: str) -> tuple[str, str]:
 def _checked(plan: Plan, task: str, budget: int | None) -> int:
     """The gradient evaluations of a run. Whatever cannot be made is found here, before anything has been run."""
     found, sizes = find(task), plan.sizes[task]
-    problem = found.problem(plan.scale, 0, plan.data_dir, sizes)
+    workload = found.workload(plan.scale, 0, plan.data_dir, sizes)
     try:
-        problem.loss(next(iter(problem.batches(0))))[0].backward()  # type: ignore[no-untyped-call]
+        workload.loss(next(iter(workload.batches(0))))[0].backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         why = place_and(error) or str(error)
         raise ValueError(f"{task}: the gradient of a batch cannot be taken: {why}") from error
@@ -109,7 +109,7 @@ def _checked(plan: Plan, task: str, budget: int | None) -> int:
             )
         try:
             Config(task, method, decay=plan.decay)
-            known.make(found, problem, method, "lab", tried)
+            known.make(found, workload, method, "lab", tried)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{task} with {name}: {error}") from error
-    return budget or found.sizes(plan.scale, sizes)["epochs"] * problem.length
+    return budget or found.sizes(plan.scale, sizes)["epochs"] * workload.length
