@@ -63,34 +63,34 @@ def adamw(lr):
 
 def losses(task, build, seed):
     """Before and after training; None if the composition refuses the task, infinite if it diverges."""
-    problem = tasks.find(task).problem("laptop", seed, sizes=SIZES[task])
-    problem.measure_less()
-    split = "valid" if "valid" in problem.splits else "train"
-    start = problem.measure(split)["loss"]
+    workload = tasks.find(task).workload("laptop", seed, sizes=SIZES[task])
+    workload.evaluate_less()
+    split = "valid" if "valid" in workload.splits else "train"
+    start = workload.evaluate(split)["loss"]
     try:
-        opt = build(problem.model, **problem.options)
+        opt = build(workload.model, **workload.options)
     except ValueError:
         return start, None
     torch.manual_seed(seed)
     try:
         for epoch in range(SIZES[task]["epochs"]):
-            train(problem, opt, epoch)
+            train(workload, opt, epoch)
         opt.flush()
-        end = problem.measure(split)["loss"]
+        end = workload.evaluate(split)["loss"]
     except (RuntimeError, ValueError):  # line 9 has no solution for a gradient that is not finite
         end = math.inf
     return start, end if math.isfinite(end) else math.inf
 
 
-def train(problem, opt, epoch):
+def train(workload, opt, epoch):
     memory = None
-    for batch in problem.batches(epoch):
-        before, clipped = memory, OneFactor(opt, problem.clip)
+    for batch in workload.batches(epoch):
+        before, clipped = memory, OneFactor(opt, workload.clip)
 
         def closure(batch=batch, before=before, clipped=clipped):
             nonlocal memory
             opt.zero_grad()
-            loss, memory = problem.loss(batch, before)
+            loss, memory = workload.loss(batch, before)
             loss.backward()
             clipped()
             return loss.detach()

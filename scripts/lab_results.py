@@ -61,7 +61,7 @@ def run(task, method, seed, root, out):
     done = rows(folder.path)
     if not done or (done[-1]["epoch"] < find(task).sizes("laptop")["epochs"] and done[-1]["train_loss"] is not None):
         here = Run(folder, Said())
-        total, here.clock = here.clock.total, CPUClock(here.problem.device)
+        total, here.clock = here.clock.total, CPUClock(here.workload.device)
         here.clock.total = total
         if here.train() == "interrupted":
             raise SystemExit("stopped")
@@ -72,9 +72,9 @@ def collect(task, seeds, root, out):
     """What the tables say: for each method the rows at which each budget is used up, one for each seed."""
     folders = {method: [run(task, method, seed, root, out) for seed in range(seeds)] for method in PAPER}
     plot([found[0] for found in folders.values()], ROOT / "docs" / "img" / f"lab-{task}", ["png"])
-    problem = find(task).problem("laptop", 0, root)
+    workload = find(task).workload("laptop", 0, root)
     sizes = find(task).sizes("laptop")
-    budget = sizes["epochs"] * problem.length
+    budget = sizes["epochs"] * workload.length
     methods = {}
     for method, found in folders.items():
         every = [rows(path) for path in found]
@@ -86,8 +86,8 @@ def collect(task, seeds, root, out):
         methods[method] = {"lr": lr} | {kind: list(map(plain, ends[kind])) for kind in BUDGETS}
     return {
         "sizes": sizes,
-        "parameters": sum(p.numel() for p in problem.model.parameters()),
-        "score": problem.score,
+        "parameters": sum(p.numel() for p in workload.model.parameters()),
+        "score": workload.score,
         "seeds": seeds,
         "environment": {k: v for k, v in environment().items() if k in ("superadam", "torch", "python", "threads")},
         "methods": methods,

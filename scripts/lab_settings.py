@@ -35,12 +35,12 @@ SEED = 1000
 
 def lean(run):
     """Measure what is asked for alone: nearly all of the time of a short run would go into the rest."""
-    problem = run.problem
-    problem.splits = tuple(split for split in problem.splits if split != "test")
-    problem.full_gradient_norm = lambda: math.nan
-    if "valid" in problem.splits and hasattr(problem, "measured"):
-        few = problem.measured["train"]
-        problem.measured["train"] = few[:1] if isinstance(few, list) else few.take(slice(100))
+    workload = run.workload
+    workload.splits = tuple(split for split in workload.splits if split != "test")
+    workload.full_gradient_norm = lambda: math.nan
+    if "valid" in workload.splits and hasattr(workload, "measured"):
+        few = workload.measured["train"]
+        workload.measured["train"] = few[:1] if isinstance(few, list) else few.take(slice(100))
     return run
 
 
@@ -100,9 +100,9 @@ def main():
         def save(path=path, known=known):
             path.write_text(json.dumps(known, indent=1) + "\n")
 
-        problem = find(task).problem("laptop", SEED, args.data_dir)
-        evaluations = problem.length * find(task).sizes("laptop")["epochs"]
-        parts = OF_TEXTS if problem.score == "perplexity" else PARTS
+        workload = find(task).workload("laptop", SEED, args.data_dir)
+        evaluations = workload.length * find(task).sizes("laptop")["epochs"]
+        parts = OF_TEXTS if workload.score == "perplexity" else PARTS
         chosen = {m: choose(task, m, evaluations, parts, args.data_dir, known.setdefault(m, {}), save) for m in PAPER}
         lines = {method: {"lr": lr} for method, lr in chosen.items() if lr is not None}
         print(f"    {json.dumps(task)}: {json.dumps(lines)},", flush=True)

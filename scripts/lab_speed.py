@@ -21,13 +21,13 @@ STEPS, ROUNDS = 20, 15
 
 def bare(run, batches):
     """What one would write by hand."""
-    problem, opt = run.problem, run.opt
+    workload, opt = run.workload, run.opt
     for batch in batches:
-        clip = OneFactor(opt, problem.clip)
+        clip = OneFactor(opt, workload.clip)
 
         def closure(batch=batch, clip=clip):
             opt.zero_grad()
-            loss, _ = problem.loss(batch)
+            loss, _ = workload.loss(batch)
             loss.backward()
             clip()
             return loss
@@ -47,7 +47,7 @@ def main():
         for method in ("adam", "super_adam tau=1"):
             with tempfile.TemporaryDirectory() as place:
                 run = Run(Folder.new(f"{place}/run", Config(task, method)))
-                batches = [batch for batch, _ in zip(run.problem.batches(0), range(STEPS), strict=False)]
+                batches = [batch for batch, _ in zip(run.workload.batches(0), range(STEPS), strict=False)]
                 times = {bare: [], by_the_lab: []}
                 for _ in range(ROUNDS):
                     for loop, taken in times.items():

@@ -224,7 +224,7 @@ def test_sizes():
 
 def test_the_share_of_a_training_step():
     tasks = {"a": training.cifar(2, width=2), "b": training.language(1, 4, width=8, heads=2)}
-    made = training.measure(2, tasks)
+    made = training.shares(2, tasks)
     for task in made.values():
         assert list(task["rows"]) == ["torch AdamW, fused", "case 1, τ = 0", "case 1, τ = 1"]
         assert all(0 < row["share"] < 1 for row in task["rows"].values())

@@ -150,7 +150,7 @@ def test_numbers_are_their_definitions():
         return (a.var(0) * weight).sum().item()
 
     noise = var(at_x, 1)
-    p = report.problem
+    p = report.measured
     expected = {
         report.loss: np.mean([squared_at(model, x, params, b) for b in data[12:]]),
         report.noise: noise,
@@ -190,7 +190,7 @@ def test_curvatures_of_a_quadratic():
     assert report.curvature_max == pytest.approx(largest, rel=1e-3)
     assert report.stable_lr(1.0) == pytest.approx(2 / largest, rel=1e-3)
     assert report.variance_ratio == pytest.approx(0, abs=1e-12)
-    assert payoff.least_alpha(report.problem) == pytest.approx(0, abs=1e-6)
+    assert payoff.least_alpha(report.measured) == pytest.approx(0, abs=1e-6)
 
 
 def digits_loader(n=64):
@@ -295,7 +295,7 @@ def test_error_and_noise_in_x_are_those_of_line_11(alpha, ratio, ell):
 
 
 def test_below_the_least_alpha_the_error_feeds_itself():
-    p = payoff.Problem(0.1, 2.0, 1.0, 50.0, 30.0, 1.0, 2.0)
+    p = payoff.Measured(0.1, 2.0, 1.0, 50.0, 30.0, 1.0, 2.0)
     least = payoff.least_alpha(p)
     assert payoff.ratio_at(p, 0.99 * least) == math.inf
     for alpha in (1.01 * least, 0.3, 1.0):  # above it, D is what the steps make of it

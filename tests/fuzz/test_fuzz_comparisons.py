@@ -18,7 +18,7 @@ from superadam.lab.comparison.records import Results
 
 pytestmark = pytest.mark.slow
 
-ATTRIBUTES = ("study_user_attributes", "trial_user_attributes")
+COLUMNS = {"superadam_comparisons": ("plan", "environment"), "superadam_runs": ("job", "worker", "result")}
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,7 @@ def made(tmp_path_factory):
     plan = small_plan(folder, trials=1, seeds=2)
     results = alone(plan, folder / "sound.db")
     with Queue(f"sqlite:///{folder / 'sound.db'}", "alone") as queue:
-        for job in [job for t in queue._trials()[:2] if (job := t.user_attrs["job"])]:
-            queue._add(workers.Job(**{**job, "seed": 7, "options": tuple(map(tuple, job["options"]))}), 0)
+        queue.put([dataclasses.replace(entry.job, seed=7) for entry in queue.entries()[:2]])
     return plan, results, folder / "sound.db"
 
 
@@ -68,11 +67,12 @@ def test_data_bases_with_another_content(dice, made, tmp_path, quick):
         path = tmp_path / f"{i}.db"
         shutil.copy(sound, path)
         with sqlite3.connect(path) as base:
-            table = dice.choice(ATTRIBUTES)
-            values = base.execute(f"SELECT rowid, value_json FROM {table}").fetchall()
-            for key, value in dice.sample(values, dice.randint(1, 3)):
+            table = dice.choice(list(COLUMNS))
+            column = dice.choice(COLUMNS[table])
+            found = base.execute(f"SELECT rowid, {column} FROM {table} WHERE {column} IS NOT NULL").fetchall()
+            for key, value in dice.sample(found, min(len(found), dice.randint(1, 3))):
                 bad = hostile_json(dice, value.encode()).decode(errors="replace")
-                base.execute(f"UPDATE {table} SET value_json = ? WHERE rowid = ?", (bad, key))
+                base.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (bad, key))
         base.close()
         use(path, plan)
 

@@ -4,6 +4,7 @@ import dataclasses
 
 from superadam.lab.comparison.engine import plan_size
 from superadam.lab.comparison.jobs import needed
+from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import Queue
 from superadam.lab.comparison.worker import run
@@ -39,7 +40,7 @@ def small_plan(folder, **options):
     """A plan of 3 methods × (2 trials + 2 seeds). Runs are slow while the file `slow` is in the folder."""
     path = folder / "line_task.py"
     path.write_text(FILE.format(slow=str(folder / "slow")))
-    return plan_of(["line"], METHODS, **{"trials": 2, "seeds": 2, "task_file": path, **options})
+    return plan_of(Options(["line"], METHODS, **{"trials": 2, "seeds": 2, "task_file": path, **options}))
 
 
 def alone(plan, path):

@@ -66,7 +66,7 @@ def make(path, processes, task, method, watcher=None, **sizes):
 
 
 def without_dropout(run):
-    for module in run.problem.model.modules():
+    for module in run.workload.model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         elif isinstance(module, nn.MultiheadAttention | nn.LSTM):

@@ -1,6 +1,7 @@
 """What a comparison promises about its runs."""
 
 import dataclasses
+import inspect
 import io
 import json
 import math
@@ -8,7 +9,9 @@ import resource
 import signal
 import socket
 import sqlite3
+import threading
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
@@ -21,6 +24,7 @@ from superadam.lab import own, tasks
 from superadam.lab.comparison import engine, live, verdict, worker
 from superadam.lab.comparison.ablations import ABLATIONS, BiasCorrectedPaper
 from superadam.lab.comparison.jobs import Job, best, judged, needed, scores
+from superadam.lab.comparison.options import Options, from_command_line, parameters
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import RETRIES, Queue
 from superadam.lab.comparison.records import Plan, Results
@@ -93,7 +97,7 @@ def test_the_lr_is_decayed_by_gradient_evaluations_for_all_methods_alike(made):
 def test_one_method_under_two_names_is_tuned_alike_and_shows_no_difference(tmp_path):
     small_plan(tmp_path)
     methods = ["super_adam tau=0.1", "twin: super_adam tau=0.1", "mirror: adamw"]
-    plan = plan_of(["line"], methods, trials=3, seeds=3, task_file=tmp_path / "line_task.py")
+    plan = plan_of(Options(["line"], methods, trials=3, seeds=3, task_file=tmp_path / "line_task.py"))
     results = alone(plan, tmp_path / "alone.db")
 
     def of_method(name):
@@ -115,7 +119,7 @@ def test_what_the_record_of_a_comparison_needs_is_in_the_data_base_alone(made, t
     plan, results = made
     found = alone(plan, tmp_path / "again.db")  # made again, from another file
     assert numbers(found) == numbers(results)
-    assert sqlite3.connect(tmp_path / "again.db").execute("select count(*) from trials").fetchone() == (12,)
+    assert sqlite3.connect(tmp_path / "again.db").execute("select count(*) from superadam_runs").fetchone() == (12,)
 
 
 # ------------------------------------------------------------------------------------------------ what is chosen
@@ -218,7 +222,7 @@ def test_a_silent_worker_is_taken_for_dead_on_another_machine_only(tmp_path, mon
         with queue.take():
             monkeypatch.setattr("socket.gethostname", lambda: host)
             with sqlite3.connect(database) as long_ago:
-                long_ago.execute("update trial_heartbeats set heartbeat = '2020-01-01 00:00:00'")
+                long_ago.execute("update superadam_runs set alive = '2020-01-01 00:00:00'")
             queue.revive()
             assert len(queue.running()) == (0 if elsewhere else 1)
         with queue.take() as again:
@@ -371,8 +375,8 @@ def test_other_masks_make_the_two_gradients_of_a_batch_differ_by_more_than_the_m
 
     def losses(method):
         one = Light(config_of(plan, Job("line", method, "tune", 0, 0, (("lr", 0.0),))))
-        seen, loss = [], one.problem.loss
-        one.problem.loss = lambda batch, memory=None: seen.append(loss(batch, memory)) or seen[-1]
+        seen, loss = [], one.workload.loss
+        one.workload.loss = lambda batch, memory=None: seen.append(loss(batch, memory)) or seen[-1]
         one.train()
         values = [found[0].item() for found in seen][1:]
         return list(zip(values[::2], values[1::2], strict=True))
@@ -385,10 +389,10 @@ def test_other_masks_make_the_two_gradients_of_a_batch_differ_by_more_than_the_m
 
 
 def test_the_default_is_the_paper_and_adamw_and_ablations_are_added():
-    plan = plan_of(["digits-mlp"], scale="tiny")
+    plan = plan_of(Options(["digits-mlp"], scale="tiny"))
     assert plan.methods == ["adamw", *PAPER]
     assert plan.budget_evals == {"digits-mlp": 15 * 32}
-    more = plan_of(["digits-mlp"], [], scale="tiny", ablations=True)
+    more = plan_of(Options(["digits-mlp"], [], scale="tiny", ablations=True))
     assert more.methods == ["adamw", *ABLATIONS]
     assert [BiasCorrectedPaper().mu_t(t, 0.0) for t in (1, 50)] == [Paper().mu_t(t, 0.0) for t in (1, 50)]
 
@@ -408,7 +412,7 @@ COMPOSITIONS = [
 
 def test_compositions_can_be_said(made):
     methods = [f"c{i}: {text}" for i, text in enumerate(COMPOSITIONS)]
-    plan = plan_of(["line"], methods, sizes={"batch": 50}, task_file=made[0].task_file)
+    plan = plan_of(Options(["line"], methods, sizes={"batch": 50}, task_file=made[0].task_file))
     assert list(plan.compositions.values()) == COMPOSITIONS
     assert plan.budget_evals == {"line": 6 * 2}
 
@@ -440,6 +444,27 @@ def test_what_cannot_be_compared_is_said_before_anything_is_run(tmp_path, monkey
 
 
 # ------------------------------------------------------------------------------------------------ what is seen
+
+
+def test_every_option_is_one_of_the_command_with_the_default_and_a_help_of_the_class():
+    shown = CliRunner().invoke(app, ["compare", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).stdout
+    keywords = inspect.signature(engine.compare).parameters
+    assert list(keywords) == [field.name for field in dataclasses.fields(Options)]
+    for parameter in parameters():
+        name = {"tasks": "[TASK...]", "sizes": "--size "}.get(parameter.name, f"--{parameter.name.replace('_', '-')} ")
+        assert name in shown
+        assert parameter.default in (keywords[parameter.name].default, None)
+        (about,) = get_args(parameter.annotation)[1:]
+        assert about.help.split()[0] in shown
+
+
+def test_options_of_the_command_are_those_of_python():
+    args = {parameter.name: parameter.default for parameter in parameters()}
+    assert from_command_line(args) == Options()
+    asked = from_command_line({**args, "tasks": ["nmf"], "tune": ["lr=1e-3:1", "clip=1:2"], "sizes": ["batch=64"]})
+    assert asked == Options(["nmf"], tune={"lr": (1e-3, 1.0), "clip": (1.0, 2.0)}, sizes={"batch": 64})
+    with pytest.raises(TypeError, match="trails"):
+        engine.compare(["nmf"], trails=3)
 
 
 @pytest.fixture
@@ -603,7 +628,7 @@ def test_stopping_politely_again_and_again_loses_nothing(tmp_path):
     with Queue(f"sqlite:///{tmp_path}/db", "stops", plan) as queue:
         queue.put(needed(plan, [])[:1])
         for _ in range(RETRIES + 3):
-            assert len(queue._trials(queue._states.WAITING)) == 1
+            assert len(queue.entries("waiting")) == 1
             with pytest.raises(KeyboardInterrupt), queue.take():
                 raise KeyboardInterrupt
         assert not queue.records()
@@ -613,19 +638,74 @@ def test_stopping_politely_again_and_again_loses_nothing(tmp_path):
         assert [r.status for r in queue.records()] == ["finished"]
 
 
-def test_a_kill_between_a_failure_and_its_retry_loses_no_run(tmp_path, monkeypatch):
+def test_a_kill_before_a_run_is_given_back_loses_no_run(tmp_path, monkeypatch):
     plan = small_plan(tmp_path)
     jobs = needed(plan, [])[:1]
     with Queue(f"sqlite:///{tmp_path}/db", "gap", plan) as queue:
         queue.put(jobs)
         with monkeypatch.context() as killed:
-            killed.setattr(queue, "_again", lambda trial: None)
+            killed.setattr(queue, "_give_back", lambda entry, counting: None)
             with pytest.raises(KeyboardInterrupt), queue.take():
                 raise KeyboardInterrupt
         queue.put(jobs)
         with queue.take() as taken:
+            assert taken is None  # its worker, this process, lives
+        monkeypatch.setattr("superadam.lab.comparison.queue.gone", lambda worker: True)
+        queue.revive()
+        with queue.take() as taken:
             assert taken is not None
             taken.record = run(plan, taken.job)
+        assert [(entry.state, entry.deaths) for entry in queue.entries()] == [("done", 1)]
+
+
+def test_a_worker_that_was_taken_for_dead_still_leaves_its_result_and_the_first_one_counts(tmp_path, monkeypatch):
+    with Queue(f"sqlite:///{tmp_path / 'q.db'}", "q", Plan(["line"], ["adamw"])) as queue:
+        queue.put(jobs(1))
+        with queue.take() as slow:
+            monkeypatch.setattr("superadam.lab.comparison.queue.gone", lambda worker: True)
+            queue.revive()
+            monkeypatch.undo()
+            with queue.take() as second:
+                assert second.job == slow.job
+                second.record = second.job.record("finished", [{"valid_loss": 1.0}])
+            slow.record = slow.job.record("finished", [{"valid_loss": 2.0}])
+        assert queue.records() == [second.record]
+
+
+def test_a_run_that_many_try_to_claim_at_once_is_made_by_one(tmp_path):
+    url = f"sqlite:///{tmp_path / 'q.db'}"
+    barrier, made = threading.Barrier(4), []
+
+    def worker():
+        with Queue(url, "q") as queue:
+            barrier.wait()
+            while True:
+                with queue.take() as taken:
+                    if taken is None:
+                        return
+                    made.append(taken.job)
+                    taken.record = taken.job.record("finished", [])
+
+    with Queue(url, "q", Plan(["line"], ["adamw"])) as queue:
+        queue.put(jobs(12))
+        threads = [threading.Thread(target=worker) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(job.trial for job in made) == list(range(12))
+        assert len(queue.records()) == 12
+
+
+def test_a_comparison_of_an_earlier_version_is_refused_by_name(tmp_path):
+    """It was a study of Optuna, with the same plan."""
+    optuna = pytest.importorskip("optuna")
+    url, plan = f"sqlite:///{tmp_path / 'old.db'}", Plan(["line"], ["adamw"])
+    optuna.create_study(storage=url, study_name="old")
+    for mine in (None, plan):
+        with pytest.raises(ValueError, match=r"holds the comparison 'old' in the form of an earlier version.*--out"):
+            Queue(url, "old", mine)
+    Queue(url, "new", plan).close()  # beside it
 
 
 def test_a_worker_without_the_data_gives_its_run_back(tmp_path):
@@ -643,7 +723,7 @@ def test_a_task_file_that_has_changed_is_another_comparison(tmp_path):
         pass
     file = tmp_path / "line_task.py"
     file.write_text(file.read_text().replace("nn.Linear(5, 8)", "nn.Linear(5, 9)").replace("(8, 1)", "(9, 1)"))
-    edited = plan_of(["line"], METHODS, trials=2, seeds=2, task_file=file)
+    edited = plan_of(Options(["line"], METHODS, trials=2, seeds=2, task_file=file))
     with pytest.raises(ValueError, match="differs in task_digest"):
         Queue(f"sqlite:///{tmp_path}/db", "edited", edited)
     with pytest.raises(ValueError, match=r"line_task.py is not the task file that this comparison was begun with"):
@@ -656,7 +736,7 @@ def test_a_worker_without_the_device_leaves_before_it_takes_a_run(tmp_path):
         queue.put(needed(plan, []))
         with pytest.raises(ValueError, match="Nothing can be computed on"):
             worker.work(f"sqlite:///{tmp_path}/db", "elsewhere")
-        assert {trial.state for trial in queue._trials()} == {queue._states.WAITING}
+        assert {entry.state for entry in queue.entries()} == {"waiting"}
 
 
 def test_data_of_a_function_do_not_depend_on_the_run_that_comes_first():
@@ -668,8 +748,8 @@ def test_data_of_a_function_do_not_depend_on_the_run_that_comes_first():
             data=lambda: {"train": (torch.randn(4, 2), torch.randn(4, 1))},
             loss=lambda model, x, y: (model(x) - y).square().mean(),
         )
-        task.problem("tiny", first)
-        drawn.append((task.problem("tiny", 3).source.tensors[0], torch.rand(())))
+        task.workload("tiny", first)
+        drawn.append((task.workload("tiny", 3).source.tensors[0], torch.rand(())))
     assert torch.equal(drawn[0][0], drawn[1][0])
     assert drawn[0][1] == drawn[1][1]
 
@@ -679,10 +759,10 @@ def test_unknown_splits_and_options_that_are_tuned_are_refused(tmp_path):
     splits = {"train": rows, "val": rows}
     task = own.task("val", model=lambda: torch.nn.Linear(1, 1), data=splits, loss=lambda model, x, y: model(x).sum())
     with pytest.raises(ValueError, match=r"Unknown split 'val'.*valid"):
-        task.problem("tiny", 0)
+        task.workload("tiny", 0)
     small_plan(tmp_path)
     with pytest.raises(ValueError, match="lr is tuned"):
-        plan_of(["line"], ["mine: sgd lr=0.5"], trials=2, seeds=2, task_file=tmp_path / "line_task.py")
+        plan_of(Options(["line"], ["mine: sgd lr=0.5"], trials=2, seeds=2, task_file=tmp_path / "line_task.py"))
 
 
 def test_a_task_that_cannot_be_trained_is_refused_before_anything_is_run(tmp_path):
@@ -690,10 +770,10 @@ def test_a_task_that_cannot_be_trained_is_refused_before_anything_is_run(tmp_pat
     file = tmp_path / "line_task.py"
     file.write_text(file.read_text().replace("nn.Linear(5, 8)", "nn.Linear(6, 8)"))
     with pytest.raises(ValueError, match="line: the gradient of a batch cannot be taken"):
-        plan_of(["line"], METHODS, task_file=file)
+        plan_of(Options(["line"], METHODS, task_file=file))
     file.write_text("def (")
     with pytest.raises(ValueError, match=r"line_task.py, line 1: "):
-        plan_of([], METHODS, task_file=file)
+        plan_of(Options([], METHODS, task_file=file))
 
 
 @pytest.mark.parametrize(

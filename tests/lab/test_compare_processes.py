@@ -26,8 +26,7 @@ BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) if os.path.isdir("/
 
 def running(queue):
     """The processes that make runs now."""
-    trials = queue._trials(queue._states.RUNNING)
-    return [trial.user_attrs["worker"]["pid"] for trial in trials if "worker" in trial.user_attrs]
+    return [entry.worker["pid"] for entry in queue.entries("running")]
 
 
 def test_two_processes_make_the_table_of_one_and_one_that_is_killed_loses_nothing(tmp_path):
@@ -35,17 +34,16 @@ def test_two_processes_make_the_table_of_one_and_one_that_is_killed_loses_nothin
     slow.touch()
 
     def kill(queue, records):
-        if not killed and len(processes := running(queue)) == 2:
-            os.kill(processes[0], signal.SIGKILL)
+        if not killed and len(entries := queue.entries("running")) == 2:
+            os.kill(entries[0].worker["pid"], signal.SIGKILL)
             slow.unlink()
-            killed.append(processes[0])
+            killed.append(entries[0].job)
 
     results = carry_out(plan, tmp_path / "out", jobs=2, listener=kill)
     assert numbers(results) == numbers(alone(plan, tmp_path / "alone.db"))
     with Queue(f"sqlite:///{tmp_path / 'out' / 'comparison.db'}", "out") as queue:
-        failed = queue._trials(queue._states.FAIL)
-        assert [trial.user_attrs["worker"]["pid"] for trial in failed] == killed
-        assert len(queue._trials()) == len(results.records) + 1
+        assert [(entry.job, entry.deaths) for entry in queue.entries() if entry.deaths] == [(killed[0], 1)]
+        assert len(queue.entries()) == len(results.records)
 
 
 def test_a_comparison_that_is_killed_and_restarted_gives_the_same_table(tmp_path):
@@ -142,7 +140,7 @@ def test_a_data_base_that_another_process_is_making_is_waited_for():
     def connect():
         tries.append(1)
         if len(tries) < 3:
-            raise IntegrityError("INSERT INTO alembic_version", {}, ValueError())
+            raise IntegrityError("CREATE TABLE superadam_runs", {}, ValueError())
         return "there"
 
     assert patiently(connect) == "there"

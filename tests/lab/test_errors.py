@@ -19,6 +19,7 @@ from superadam.cli import app
 from superadam.lab import own
 from superadam.lab.comparison import engine, planning
 from superadam.lab.comparison.jobs import Job
+from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.queue import Queue
 from superadam.lab.comparison.worker import _one, run
 from superadam.lab.errors import BUG, FAILED, STOPPED, VARIABLE, WRONG, AllFailedError, one_line, said
@@ -258,7 +259,7 @@ def test_a_comparison_whose_every_run_fails_says_so_after_the_first_few(tmp_path
             loss=f"if not model.training: raise {kind}('no such thing')", top="", model="lambda: nn.Linear(2, 1)"
         )
     )
-    plan = planning.plan_of([], ["sgd", "adam"], task_file=tmp_path / "mine.py")
+    plan = planning.plan_of(Options([], ["sgd", "adam"], task_file=tmp_path / "mine.py"))
     assert engine.plan_size(plan) == 42
     with Queue(f"sqlite:///{tmp_path / 'x.db'}", "x", plan) as queue:
         worker = OneWorker(queue)

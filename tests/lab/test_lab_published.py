@@ -61,7 +61,7 @@ def test_every_task_trains_with_every_optimizer_of_the_paper(task, method, tmp_p
         return
     assert ended == "finished"
     assert last["train_loss"] != first["train_loss"]
-    assert last["step"] == run.problem.length
+    assert last["step"] == run.workload.length
 
 
 @pytest.mark.parametrize("task", PUBLISHED)
@@ -76,12 +76,12 @@ def test_the_papers_scale_is_the_papers(task):
 
 @pytest.mark.parametrize("rows", [64, 1000])
 def test_below_the_papers_scale_other_training_images_are_for_validation(rows):
-    problem = tasks.TASKS["cifar10-resnet18"].build("", 0, width=4, rows=rows, measured=rows // 2, batch=32)
-    images = {split: {tuple(x.flatten().tolist()) for x in problem.measured[split].x} for split in problem.splits}
+    workload = tasks.TASKS["cifar10-resnet18"].build("", 0, width=4, rows=rows, measured=rows // 2, batch=32)
+    images = {split: {tuple(x.flatten().tolist()) for x in workload.measured[split].x} for split in workload.splits}
     assert list(images) == ["train", "valid", "test"]
     assert not images["train"] & images["valid"]
     assert {len(x) for x in images.values()} == ({32} if rows == 64 else {66, 34, 100})  # of 100: two parts to one
-    assert len(problem.source) == (64 if rows == 64 else 66)
+    assert len(workload.source) == (64 if rows == 64 else 66)
 
 
 def test_the_papers_scale_has_no_validation_images():
@@ -91,31 +91,31 @@ def test_the_papers_scale_has_no_validation_images():
 def test_below_the_papers_scale_rare_words_are_unknown(monkeypatch):
     train = Tokens(torch.arange(200).repeat(5)[:900], [*map(str, range(200))])  # the first 100 come five times
     monkeypatch.setattr(data, "wikitext2", lambda root: dict.fromkeys(("train", "valid", "test"), train))
-    small, large = (tasks.find("wikitext2-lstm").problem(scale, 0, "") for scale in ("tiny", "paper"))
+    small, large = (tasks.find("wikitext2-lstm").workload(scale, 0, "") for scale in ("tiny", "paper"))
     assert (small.model.decoder.out_features, large.model.decoder.out_features) == (100, 200)
     assert {i for inputs, _ in small.source for i in inputs.flatten().tolist()} == set(range(100))
 
 
 def test_without_data_a_task_says_what_it_needs():
     with pytest.raises(data.DataError, match=r"cifar10-resnet18 needs CIFAR-10.*--data-dir.*--download"):
-        tasks.find("cifar10-resnet18").problem("tiny", 0)
+        tasks.find("cifar10-resnet18").workload("tiny", 0)
     with pytest.raises(data.DataError, match="imagenet-resnet34 needs ImageNet's folders"):
-        tasks.find("imagenet-resnet34").problem("tiny", 0)
+        tasks.find("imagenet-resnet34").workload("tiny", 0)
 
 
 def test_logistic_regression_reads_a_libsvm_file(tmp_path):
     path = tmp_path / "a9a"
     path.write_text("".join(f"{'+1' if i % 2 else '-1'} {1 + i % 3}:1 4:0.{i}\n" for i in range(60)))
     for place in (path, tmp_path):
-        problem = tasks.find("logistic-nonconvex").problem("tiny", 0, place)
-        assert {split: len(a) for split, (a, _) in problem.all.items()} == {"train": 42, "valid": 9, "test": 9}
-        assert problem.model.x.shape == (4,)
+        workload = tasks.find("logistic-nonconvex").workload("tiny", 0, place)
+        assert {split: len(a) for split, (a, _) in workload.all.items()} == {"train": 42, "valid": 9, "test": 9}
+        assert workload.model.x.shape == (4,)
 
 
 def test_the_full_gradient_of_logistic_regression_is_exact():
-    problem = tasks.find("logistic-nonconvex").problem("tiny", 0)
-    problem.model.x.data.normal_()
-    a, y = (t.double() for t in problem.all["train"])
-    x = problem.model.x.detach().double()
-    by_hand = -(y * torch.sigmoid(-y * (a @ x))) @ a / len(y) + problem.lam * 2 * x / (1 + x**2) ** 2
-    assert problem.full_gradient_norm() == pytest.approx(by_hand.norm().item(), rel=1e-5)
+    workload = tasks.find("logistic-nonconvex").workload("tiny", 0)
+    workload.model.x.data.normal_()
+    a, y = (t.double() for t in workload.all["train"])
+    x = workload.model.x.detach().double()
+    by_hand = -(y * torch.sigmoid(-y * (a @ x))) @ a / len(y) + workload.lam * 2 * x / (1 + x**2) ** 2
+    assert workload.full_gradient_norm() == pytest.approx(by_hand.norm().item(), rel=1e-5)

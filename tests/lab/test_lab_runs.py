@@ -87,13 +87,13 @@ def test_every_task_trains_with_every_optimizer_of_the_paper(run, task, method):
         return
     one = run(task, method)
     assert one.train() == "finished"
-    assert one.step == 2 * one.problem.length
+    assert one.step == 2 * one.workload.length
     assert one.opt.gradient_evaluations == (2 * one.step - 1 if method in TWO_POINT else one.step)
     measured = rows(one.folder.path)
     assert [row["epoch"] for row in measured] == [0, 1, 2]
     for row in measured:
         assert all(
-            row[f"{split}_{name}"] is not None for split in one.problem.splits for name in ("loss", one.problem.score)
+            row[f"{split}_{name}"] is not None for split in one.workload.splits for name in ("loss", one.workload.score)
         )
     assert measured[-1]["full_gradient_norm"] > 0
     assert measured[-1]["monitor"]["condition"] >= 1
@@ -115,7 +115,7 @@ def test_all_methods_start_from_the_same_weights_and_see_the_same_batches(run):
     seen = {}
     for method in ("adam", "storm"):
         one = run("digits-mlp", method)
-        seen[method] = ([p.clone() for p in one.problem.model.parameters()], list(one.problem.batches(1)))
+        seen[method] = ([p.clone() for p in one.workload.model.parameters()], list(one.workload.batches(1)))
     assert equal(seen["adam"], seen["storm"])
 
 
@@ -322,7 +322,7 @@ def test_gradients_of_language_models_are_clipped(run):
 
     class Look(Watcher):
         def stepped(self, one, loss):
-            norms.append(torch.nn.utils.get_total_norm([p.grad for p in one.problem.model.parameters()]).item())
+            norms.append(torch.nn.utils.get_total_norm([p.grad for p in one.workload.model.parameters()]).item())
 
     run("pydoc-lstm", "adam", Look()).train()
     assert max(norms) == pytest.approx(0.25, rel=1e-4)
@@ -331,8 +331,8 @@ def test_gradients_of_language_models_are_clipped(run):
 def test_the_learning_rate_is_divided_by_four_when_validation_gets_worse(run):
     one = run("pydoc-lstm", "adam", epochs=5)
     valid = iter([9.0, 3.0, 4.0, 2.0, 2.5, 2.4])
-    measure = one.problem.measure
-    one.problem.measure = lambda split: {"loss": next(valid)} if split == "valid" else measure(split)
+    evaluate = one.workload.evaluate
+    one.workload.evaluate = lambda split: {"loss": next(valid)} if split == "valid" else evaluate(split)
     one.train()
     lr = 1e-3
     assert [row["lr"] / lr for row in rows(one.folder.path)] == [1, 1, 1, 1 / 4, 1 / 4, 1 / 16]
@@ -341,14 +341,14 @@ def test_the_learning_rate_is_divided_by_four_when_validation_gets_worse(run):
 
 def test_an_lstm_carries_its_state_through_an_epoch_and_shows_both_evaluations_the_same(run):
     one, given = run("pydoc-lstm"), []
-    loss = one.problem.loss
+    loss = one.workload.loss
 
     def seen(batch, memory=None):
         given.append(memory)
         return loss(batch, memory)
 
-    one.problem.loss = seen
-    batches = one.problem.batches(0)
+    one.workload.loss = seen
+    batches = one.workload.batches(0)
     for _ in range(3):
         one._step(next(batches))
     assert given[0] is given[1] is None
@@ -360,9 +360,9 @@ def test_an_lstm_carries_its_state_through_an_epoch_and_shows_both_evaluations_t
 def test_adam_plus_is_measured_at_x_and_not_where_it_takes_gradients(run):
     one = run("digits-mlp", "adam_plus")
     one.train()
-    ahead = one.problem.measure("train")["loss"]
+    ahead = one.workload.evaluate("train")["loss"]
     one.opt.flush()
-    assert rows(one.folder.path)[-1]["train_loss"] == one.problem.measure("train")["loss"] != ahead
+    assert rows(one.folder.path)[-1]["train_loss"] == one.workload.evaluate("train")["loss"] != ahead
 
 
 def test_a_run_that_diverges_ends_and_its_numbers_are_still_json(run):
@@ -395,8 +395,8 @@ def test_the_papers_settings_are_used_on_demand(run):
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 @pytest.mark.parametrize("task", EMBEDDED)
 def test_the_other_scales_can_be_built(task, scale):
-    problem = tasks.find(task).problem(scale, seed=0)
-    assert problem.length > 1
+    workload = tasks.find(task).workload(scale, seed=0)
+    assert workload.length > 1
 
 
 def test_tensorboard_gets_every_row(run, monkeypatch):

@@ -74,7 +74,7 @@ def test_two_processes_give_the_result_of_one(by_two, tmp_path, name):
     """Weights and everything that is measured, also where the shares of a batch are unequal, or one is empty."""
     task, method, strategy = sharers.WITHOUT_DROPOUT[name]
     alone = sharers.without_dropout(sharers.make(tmp_path / "alone", Processes(), task, method))
-    start = {n: p.detach().clone() for n, p in alone.problem.model.named_parameters()}
+    start = {n: p.detach().clone() for n, p in alone.workload.model.named_parameters()}
     alone.train()
     assert_alike(by_two / name, tmp_path / "alone", divided=strategy == "fsdp2")
     assert all((weights(by_two / name)[n] - x).abs().max() > 50 * WEIGHTS["atol"] for n, x in start.items())

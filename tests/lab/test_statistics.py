@@ -302,7 +302,7 @@ def test_task_without_validation_data_takes_the_training_loss():
             for name in [k for k in row if k.startswith("valid")]:
                 del row[name]
     found = analyse(results).tasks["task"]
-    assert found.measure == "train_loss"
+    assert found.criterion == "train_loss"
     assert found.target == pytest.approx(1.8)
     assert any("no validation data" in caution for caution in verdict(results).cautions)
 

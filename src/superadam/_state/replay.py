@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -100,6 +100,20 @@ class Replay:
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
         self.buffers.restore()
+
+    def plain(self) -> dict[str, Any]:
+        """The generators as plain data, for a checkpoint."""
+        numpy = None if self._numpy is None else [self._numpy[0], self._numpy[1].tolist(), *self._numpy[2:]]
+        return {"cpu": self._cpu, "devices": self._devices, "python": self._python, "numpy": numpy}
+
+    @classmethod
+    def of(cls, saved: dict[str, Any]) -> Self:
+        """From plain data. Only generators that exist here: a run from a GPU can be looked at without one."""
+        then = cls()
+        then._cpu, then._python = saved["cpu"], saved["python"]
+        then._devices = saved["devices"][: len(then._devices)]
+        then._numpy = tuple(saved["numpy"]) if saved["numpy"] is not None and "numpy" in sys.modules else None
+        return then
 
     def check(self) -> None:
         """Warn, once in a process, if other threads have had to do with the numbers drawn since the last call.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ import torch
 import superadam
 from superadam.bench import candidates, measures, models, startup, training
 from superadam.bench.candidates import ADAMW_FOREACH, ADAMW_FUSED, Candidate, Gradients, Trial
+from superadam.lab.machine import processor
 
 __all__ = ["measure_model", "measure_sizes", "report"]
 
@@ -62,7 +62,7 @@ def report(
         made["compile"] = startup.compile_times()
     if end_to_end:
         say("share of a training step")
-        made["end_to_end"] = training.measure(max(rounds // 4, 2))
+        made["end_to_end"] = training.shares(max(rounds // 4, 2))
     return made
 
 
@@ -177,12 +177,8 @@ def _groups(of: list[Candidate], n: int, memory: float) -> Iterator[list[Candida
 
 
 def _machine() -> dict[str, Any]:
-    processor = platform.processor() or platform.machine()
-    if (info := Path("/proc/cpuinfo")).exists():
-        named = [line.partition(": ")[2] for line in info.read_text().splitlines() if line.startswith("model name")]
-        processor = named[0] if named else processor
     return {
-        "processor": processor,
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -18,7 +18,7 @@ from superadam.bench.models import Block
 from superadam.lab.models import cifar_resnet
 from superadam.optimizer import SuperAdam
 
-__all__ = ["TASKS", "Task", "measure"]
+__all__ = ["TRAININGS", "Training", "shares"]
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
     "torch AdamW, fused": lambda model: torch.optim.AdamW(model.parameters(), fused=True),
@@ -28,7 +28,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
 
 
 @dataclass(frozen=True)
-class Task:
+class Training:
     """A model, a batch, and the loss of the one on the other."""
 
     what: str
@@ -37,33 +37,33 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor]
 
 
-def cifar(size: int = 128, *, width: int = 64) -> Task:
+def cifar(size: int = 128, *, width: int = 64) -> Training:
     """ResNet-18 on images of CIFAR's shape, with the paper's batch size."""
 
     def batch() -> tuple[Tensor, Tensor]:
         return torch.randn(size, 3, 32, 32), torch.randint(10, (size,))
 
     what = f"ResNet-18, {size} images of 3 × 32 × 32"
-    return Task(what, lambda: cifar_resnet(18, classes=10, width=width), batch, functional.cross_entropy)
+    return Training(what, lambda: cifar_resnet(18, classes=10, width=width), batch, functional.cross_entropy)
 
 
-def language(size: int = 4, length: int = 256, *, width: int = 768, heads: int = 12) -> Task:
+def language(size: int = 4, length: int = 256, *, width: int = 768, heads: int = 12) -> Training:
     """One block of GPT-2 small on a few sequences; the loss is a squared distance."""
 
     def batch() -> tuple[Tensor, Tensor]:
         return torch.randn(size, length, width), torch.randn(size, length, width)
 
     what = f"block of GPT-2 small, {size} sequences of {length}"
-    return Task(what, lambda: Block(width, heads), batch, functional.mse_loss)
+    return Training(what, lambda: Block(width, heads), batch, functional.mse_loss)
 
 
-TASKS = {"resnet18": cifar(), "gpt2-block": language()}
+TRAININGS = {"resnet18": cifar(), "gpt2-block": language()}
 
 
-class _Run:
+class _Loop:
     """Training steps, with a clock around the evaluations: the rest of a step is the optimizer's."""
 
-    def __init__(self, task: Task, build: Callable[[nn.Module], Optimizer]) -> None:
+    def __init__(self, task: Training, build: Callable[[nn.Module], Optimizer]) -> None:
         torch.manual_seed(0)
         self.task, self.model = task, task.model()
         self.opt = build(self.model)
@@ -86,11 +86,11 @@ class _Run:
         self.evaluations.append(spent)
 
 
-def measure(rounds: int, tasks: dict[str, Task] | None = None) -> dict[str, Any]:
+def shares(rounds: int, tasks: dict[str, Training] | None = None) -> dict[str, Any]:
     """For each task and optimizer: a training step, the optimizer's part of it, and that part's share."""
     made: dict[str, Any] = {}
-    for name, task in (TASKS if tasks is None else tasks).items():
-        runs = {label: _Run(task, build) for label, build in OPTIMIZERS.items()}
+    for name, task in (TRAININGS if tasks is None else tasks).items():
+        runs = {label: _Loop(task, build) for label, build in OPTIMIZERS.items()}
         times = measures.interleaved({label: run.step for label, run in runs.items()}, rounds, warm_up=1)
         rows = {}
         for label, whole in times.items():

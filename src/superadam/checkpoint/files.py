@@ -37,7 +37,7 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
-Part = Stateful | Generator
+Savable = Stateful | Generator
 
 
 def save_checkpoint(
@@ -46,7 +46,7 @@ def save_checkpoint(
     model: nn.Module,
     optimizer: Optimizer,
     extra: Any = None,
-    **parts: Part | None,
+    **parts: Savable | None,
 ) -> None:
     """Save a run, so that `load_checkpoint` resumes it bit for bit. An older file at `path` is replaced in one instant:
     whatever happens, `path` holds a whole checkpoint.
@@ -92,7 +92,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], *, model: nn.Module, optimizer: Optimizer, **parts: Part | None
+    path: str | os.PathLike[str], *, model: nn.Module, optimizer: Optimizer, **parts: Savable | None
 ) -> Any:
     """Load what `save_checkpoint` saved into the same parts, set the generators, and return `extra`.
 
@@ -135,14 +135,14 @@ def load_checkpoint(
 # ------------------------------------------------------------------------------------------------ the parts
 
 
-def _checked(parts: dict[str, Part | None]) -> dict[str, Part]:
+def _checked(parts: dict[str, Savable | None]) -> dict[str, Savable]:
     for name, part in parts.items():
         if not (part is None or isinstance(part, Generator) or hasattr(part, "load_state_dict")):
             raise TypeError(f"{name} is a {type(part).__name__}, without state_dict(): give plain data as extra=")
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def _parameter_names(parts: dict[str, Part]) -> dict[str, list[list[str] | None]]:
+def _parameter_names(parts: dict[str, Savable]) -> dict[str, list[list[str] | None]]:
     """For each optimizer, the names that its parameters have in the modules, by group; None where one has no name.
 
     Modules are loaded by name, so optimizers must be, too: torch pairs their parameters by position.
@@ -163,11 +163,11 @@ def _parameter_names(parts: dict[str, Part]) -> dict[str, list[list[str] | None]
     }
 
 
-def _state(part: Part) -> Any:
+def _state(part: Savable) -> Any:
     return part.get_state() if isinstance(part, Generator) else part.state_dict()
 
 
-def _load(part: Part, state: Any) -> None:
+def _load(part: Savable, state: Any) -> None:
     part.set_state(state) if isinstance(part, Generator) else part.load_state_dict(state)
 
 
@@ -194,7 +194,7 @@ def _kind(x: Any) -> str:
     return f"{tuple(x.shape)} {x.dtype}" + ("" if x.layout is torch.strided else f" {x.layout}")
 
 
-def _load_all(path: Any, parts: dict[str, Part], saved: dict[str, Any], generators: Any) -> None:
+def _load_all(path: Any, parts: dict[str, Savable], saved: dict[str, Any], generators: Any) -> None:
     """All parts or none. Modules are last: they have been checked, and to undo them would take a copy of each."""
     now = default_generators()
     undo: list[Callable[[], None]] = [lambda: set_default_generators(now)]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from torch import Generator
 
-from superadam._state import replay
+from superadam._state.replay import Replay, generators_of
 
 __all__ = ["Resumable", "default_generators", "set_default_generators"]
 
@@ -18,18 +17,12 @@ _NOTHING = object()
 
 def default_generators() -> dict[str, Any]:
     """The default generators, as plain data."""
-    now = replay.Replay()
-    numpy = None if now._numpy is None else [now._numpy[0], now._numpy[1].tolist(), *now._numpy[2:]]
-    return {"cpu": now._cpu, "devices": now._devices, "python": now._python, "numpy": numpy}
+    return Replay().plain()
 
 
 def set_default_generators(saved: dict[str, Any]) -> None:
-    """Those that exist here: a run from a GPU can be looked at without one."""
-    then = replay.Replay()
-    then._cpu, then._python = saved["cpu"], saved["python"]
-    then._devices = saved["devices"][: len(then._devices)]
-    then._numpy = tuple(saved["numpy"]) if saved["numpy"] is not None and "numpy" in sys.modules else None
-    then.restore()
+    """Those that exist here."""
+    Replay.of(saved).restore()
 
 
 class Resumable(Generic[T]):
@@ -72,10 +65,7 @@ class Resumable(Generic[T]):
     def __init__(self, loader: Iterable[T], *generators: Generator) -> None:
         self.loader = loader
         self.epoch = self.batch = 0
-        inside = getattr(loader, "batch_sampler", None)
-        owners = (loader, getattr(loader, "sampler", None), inside, getattr(inside, "sampler", None))
-        found = [g for owner in owners if isinstance(g := getattr(owner, "generator", None), Generator)]
-        self._generators = list({id(g): g for g in (*found, *generators)}.values())
+        self._generators = list(dict.fromkeys((*generators_of(loader), *generators)))
         self._start: dict[str, Any] | None = None  # the generators as the epoch began
         self._skip = False
 

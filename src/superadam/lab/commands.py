@@ -90,9 +90,9 @@ def train(
             processes.from_first(lambda: _fetch(find(task), config.data_dir))
         check_device(device)
         with processes.in_turn():
-            problem = find(task).problem(scale, seed, config.data_dir, config.sizes)  # before a folder is made
-        processes.join(problem)
-        make(find(task), problem, method, preset, config.options)
+            workload = find(task).workload(scale, seed, config.data_dir, config.sizes)  # before a folder is made
+        processes.join(workload)
+        make(find(task), workload, method, preset, config.options)
         folder = processes.from_first(lambda: Folder.new(out, config))
         with processes.holding(folder.lock):
             _go(folder, processes, config)
@@ -178,10 +178,10 @@ class Shown(Watcher):
 
     def begun(self, run: Run) -> None:
         config = run.config
-        parameters = sum(p.numel() for p in run.problem.model.parameters())
+        parameters = sum(p.numel() for p in run.workload.model.parameters())
         self.console.print(
             f"{config.task} at {config.scale} scale ({_sizes(run.sizes)}; {parameters:,} parameters, "
-            f"{run.problem.length} batches an epoch), seed {config.seed}, {_processes(run.processes)}"
+            f"{run.workload.length} batches an epoch), seed {config.seed}, {_processes(run.processes)}"
             f"into {run.folder.path}\n{run.opt}",
             highlight=False,
         )
@@ -213,7 +213,7 @@ def _go(folder: Folder, processes: Processes, config: Config) -> None:
     if config != folder.read():  # further than before, now that all of it is sound
         processes.from_first(lambda: folder.write(config))
     if run._done() and run._measured == run.step:
-        epochs, used = run.step / run.problem.length, run.opt.gradient_evaluations
+        epochs, used = run.step / run.workload.length, run.opt.gradient_evaluations
         console.print(
             f"{folder.path} is finished, after {run.step} batches ({epochs:g} epochs, {used} gradient evaluations). "
             "To go on, give more --epochs, or a larger budget."

@@ -24,6 +24,7 @@ from superadam._state.parts import nearest
 from superadam.checkpoint.disk import write_text
 from superadam.checkpoint.files import content_of
 from superadam.lab.locks import Lock
+from superadam.lab.machine import processor
 from superadam.lab.passwords import masked
 from superadam.lab.reading import json_file, json_of, typed
 
@@ -216,21 +217,12 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
         "processes": dist.get_world_size() if dist.is_initialized() else 1,
     }
-
-
-def _cpu() -> str:
-    """The processor's name, where it can be found."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), "")
 
 
 def _free(config: Config) -> Path:

@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 from superadam import sets
 from superadam.lab.data import Rows
-from superadam.lab.problems import Evaluated, Metrics, Problem
+from superadam.lab.workloads import Evaluated, Metrics, Workload
 
 __all__ = ["NMF", "Logistic", "SimplexRegression"]
 
@@ -30,7 +30,7 @@ class Weights(nn.Module):
             self.register_parameter(name, nn.Parameter(w))
 
 
-class Formula(Problem):
+class Formula(Workload):
     """A loss in closed form, `objective(*rows)`, of rows (a, b)."""
 
     model: Weights
@@ -55,7 +55,7 @@ class Formula(Problem):
         return self.objective(*(t.to(self.device) for t in batch)), None
 
     @torch.no_grad()
-    def measure(self, split: str) -> Metrics:
+    def evaluate(self, split: str) -> Metrics:
         loss = self.objective(*self.all[split])
         return {"loss": loss.item(), self.score: self.scored(loss, *self.all[split]).item()}
 

@@ -9,9 +9,9 @@ from typing import Any
 from superadam import SuperAdam, zoo
 from superadam._state.parts import nearest
 from superadam.lab.errors import deliberate
-from superadam.lab.problems import Problem
 from superadam.lab.reading import json_of
 from superadam.lab.tasks import Task
+from superadam.lab.workloads import Workload
 from superadam.zoo.presets import PRESETS
 
 __all__ = ["PAPER", "SETTINGS", "make", "parse", "replays", "taus", "value"]
@@ -87,7 +87,7 @@ def taus(method: str) -> list[tuple[float, float]]:
     return found
 
 
-def make(task: Task, problem: Problem, method: str, settings: str, options: dict[str, Any]) -> SuperAdam:
+def make(task: Task, workload: Workload, method: str, settings: str, options: dict[str, Any]) -> SuperAdam:
     """The optimizer of a run. What is given in `options` or with the method's name wins over all settings."""
     if settings not in SETTINGS:
         raise ValueError(f"Unknown preset {settings!r}: {nearest(settings, SETTINGS)}")
@@ -96,16 +96,16 @@ def make(task: Task, problem: Problem, method: str, settings: str, options: dict
     for key in ("replay", "taus"):  # of the run, not of the method
         own.pop(key, None)
     given = {**own, **options}
-    own = {**problem.options, **given}
+    own = {**workload.options, **given}
     if settings == "paper":
         if task.preset not in PRESETS:
             raise ValueError(f"{task.name} is not in the paper: leave --preset paper out, and --set what you want")
         own["preset"] = task.preset
     elif settings == "lab":
         key = f"super_adam tau={1 if own.get('tau') else 0}" if name == "super_adam" else name
-        own = {**problem.settings.get(key, {}), **own}
+        own = {**workload.settings.get(key, {}), **own}
     try:
-        opt = zoo.create(name, problem.model, **own)
+        opt = zoo.create(name, workload.model, **own)
     except Exception as error:
         if deliberate(error) or not given:
             raise

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from superadam._state.parts import nearest
 from superadam.lab.errors import place_and, task_files
-from superadam.lab.problems import CHUNK, Evaluated, Metrics, Problem
 from superadam.lab.tasks import SCALES, TASKS, Task
+from superadam.lab.workloads import CHUNK, Evaluated, Metrics, Workload
 
 __all__ = ["load", "task"]
 
@@ -56,7 +56,7 @@ def task(
     ...     data={"train": (x[::3], 2 * x[::3]), "valid": (x[1::3], 2 * x[1::3])},
     ...     loss=lambda model, x, y: (model(x) - y).square().mean(),
     ... )
-    >>> line.problem("laptop", seed=0).length
+    >>> line.workload("laptop", seed=0).length
     1
     """
 
@@ -68,7 +68,7 @@ def task(
             torch.manual_seed(0)  # the same data, whichever run of a process comes first
             return data()
 
-    def build(folder: Path | None, seed: int, batch: int) -> Problem:
+    def build(folder: Path | None, seed: int, batch: int) -> Workload:
         return Supervised(model(), read(), loss, score, seed, batch, **options)
 
     sizes = {"batch": batch, "epochs": epochs}
@@ -120,7 +120,7 @@ class Tensors:
         return tuple(t[rows[part]] for t in self.tensors)
 
 
-class Supervised(Problem):
+class Supervised(Workload):
     """A loss that is a mean over rows."""
 
     score = "score"
@@ -138,7 +138,7 @@ class Supervised(Problem):
         return self._loss(self.model, *(t.to(self.device) for t in batch)), None
 
     @torch.no_grad()
-    def measure(self, split: str) -> Metrics:
+    def evaluate(self, split: str) -> Metrics:
         wanted = {"loss": self._loss} | ({} if self._score is None else {self.score: self._score})
         with self.evaluating():
             return {name: float(sum(self._means(split, of))) for name, of in wanted.items()}

@@ -24,13 +24,13 @@ from superadam._state.parts import nearest
 from superadam._state.sharding import like
 from superadam.checkpoint.resumable import default_generators, set_default_generators
 from superadam.lab.batch_norm import join_statistics
-from superadam.lab.data.batching import ALL, Part, share
+from superadam.lab.data.batching import ALL, Share, share
 from superadam.lab.folders import Place
 from superadam.lab.locks import Lock
 from superadam.lab.reading import typed
 
 if TYPE_CHECKING:
-    from superadam.lab.problems import Evaluated, Problem
+    from superadam.lab.workloads import Evaluated, Workload
 
 __all__ = ["STRATEGIES", "Processes", "norm", "together"]
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class LossOf(Protocol):
-    """As `Problem.loss`."""
+    """As `Workload.loss`."""
 
     def __call__(self, batch: Any, memory: Any, /) -> Evaluated: ...
 
@@ -84,7 +84,7 @@ class Processes:
 
     def __init__(self, strategy: str | None = None) -> None:
         self.strategy = strategy
-        self.part: Part = ALL if strategy is None else (dist.get_rank(), dist.get_world_size())
+        self.part: Share = ALL if strategy is None else (dist.get_rank(), dist.get_world_size())
         self.rank, self.size = self.part
 
     @property
@@ -168,28 +168,28 @@ class Processes:
         """What the mean over this process's share of n rows counts in the mean over the processes."""
         return self.size * len(range(n)[share(n, self.part)]) / n
 
-    def join(self, problem: Problem) -> LossOf:
+    def join(self, workload: Workload) -> LossOf:
         """Make the model that of all processes. Returns the loss whose `backward` leaves the mean over them."""
         if self.alone:
-            return lambda batch, memory: problem.loss(batch, memory)
-        if problem.size(0) < self.size:
-            raise ValueError(f"A batch of {problem.size(0)} cannot be shared by {self.size} processes: start fewer")
-        join_statistics(problem.model)
+            return lambda batch, memory: workload.loss(batch, memory)
+        if workload.size(0) < self.size:
+            raise ValueError(f"A batch of {workload.size(0)} cannot be shared by {self.size} processes: start fewer")
+        join_statistics(workload.model)
         if not self.divided:
             # BatchNorm's statistics are the same everywhere: they need not be sent.
-            return DistributedDataParallel(Loss(problem), forward_sync_buffers=False)
-        if type(problem.model).forward is nn.Module.forward:
+            return DistributedDataParallel(Loss(workload), forward_sync_buffers=False)
+        if type(workload.model).forward is nn.Module.forward:
             raise ValueError("fsdp2 divides the layers of a network, and there is none in this task: use ddp")
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         # It warns that outputs are views, which nobody here writes into.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-        mesh = init_device_mesh(problem.device.type, (self.size,))
-        for layer in (*getattr(problem.model, "layers", ()), problem.model):
+        mesh = init_device_mesh(workload.device.type, (self.size,))
+        for layer in (*getattr(workload.model, "layers", ()), workload.model):
             # The last one, too: parameters() are the divided ones, whatever has been measured.
             fully_shard(layer, mesh=mesh, reshard_after_forward=True)
-        return lambda batch, memory: problem.loss(batch, memory)
+        return lambda batch, memory: workload.loss(batch, memory)
 
     def seed(self, seed: int) -> None:
         """Dropout masks of their own for all but the first, which has those of a process that is alone."""
@@ -239,14 +239,14 @@ class Processes:
 
 
 class Loss(nn.Module):
-    """The loss of a problem as what `DistributedDataParallel` wraps: a formula has no layers whose outputs it is of."""
+    """A workload's loss as what `DistributedDataParallel` wraps: a formula has no layers whose outputs it is of."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, workload: Workload) -> None:
         super().__init__()
-        self.problem, self.model = problem, problem.model
+        self.workload, self.model = workload, workload.model
 
     def forward(self, batch: Any, memory: Any) -> Evaluated:
-        return self.problem.loss(batch, memory)
+        return self.workload.loss(batch, memory)
 
 
 class Whole:

@@ -84,20 +84,20 @@ class Run:
         if resumed:
             torch.set_num_threads(folder.threads())
         with self.processes.in_turn():
-            self.problem = self.task.problem(config.scale, config.seed, config.data_dir, config.sizes)
-        self.problem.to(self.processes.device(config.device))
-        self.loss = self.processes.join(self.problem)
-        self.opt = methods.make(self.task, self.problem, config.method, config.preset, config.options)
+            self.workload = self.task.workload(config.scale, config.seed, config.data_dir, config.sizes)
+        self.workload.to(self.processes.device(config.device))
+        self.loss = self.processes.join(self.workload)
+        self.opt = methods.make(self.task, self.workload, config.method, config.preset, config.options)
         self._replay, self._taus = methods.replays(config.method), methods.taus(config.method)
         if self._taus:
             self._taus.insert(0, (0.0, self.opt.param_groups[0]["tau"]))
         if config.decay != "none":
             for group in self.opt.param_groups:
                 group["initial_lr"] = group["lr"]
-        divisor = self.problem.lr_divisor if config.decay == "none" else None
+        divisor = self.workload.lr_divisor if config.decay == "none" else None
         self.plateau = divisor and ReduceLROnPlateau(self.opt, factor=1 / divisor, patience=0, threshold=0.0, eps=0.0)
         self.epoch = self.batch = self.step = 0
-        self.clock = Clock(self.problem.device)
+        self.clock = Clock(self.workload.device)
         self.memory: Any = None
         self._measured = -1  # the step of the last row
         self._kept: int | None = 0  # bytes of the metrics, before this process adds to them
@@ -131,7 +131,7 @@ class Run:
     @property
     def _used(self) -> float:
         """The part of the batches, or of the gradient evaluations, that is used: the same whatever the machine."""
-        steps = self.epochs and self.epochs * self.problem.length
+        steps = self.epochs and self.epochs * self.workload.length
         ends = ((self.step, steps), (self.opt.gradient_evaluations, self.config.budget_evals))
         return max((done / end for done, end in ends if end is not None), default=0.0)
 
@@ -170,7 +170,7 @@ class Run:
                 self._evaluate({})
             self.clock.go()
             while not self._ends():
-                for batch in self.problem.batches(self.epoch, self.batch, self.processes.part):
+                for batch in self.workload.batches(self.epoch, self.batch, self.processes.part):
                     row = self._step(batch)
                     if row is not None and not math.isfinite(row["train_loss"]):
                         return "diverged"
@@ -187,8 +187,8 @@ class Run:
         """One batch, and the row that is due after it."""
         self._schedule()
         due = self._due()
-        memory, clipped = self.memory, OneFactor(self.opt, self.problem.clip)
-        weight = self.processes.weight(self.problem.size(self.batch))
+        memory, clipped = self.memory, OneFactor(self.opt, self.workload.clip)
+        weight = self.processes.weight(self.workload.size(self.batch))
         again = False
 
         def closure() -> Tensor:
@@ -205,7 +205,7 @@ class Run:
         loss, report = self._watched(closure) if due else (self.opt.step(closure), {})  # type: ignore[arg-type]
         self.step += 1
         self.batch += 1
-        if self.batch == self.problem.length:
+        if self.batch == self.workload.length:
             self.epoch, self.batch, self.memory = self.epoch + 1, 0, None
         self.watcher.stepped(self, loss)
         return self._evaluate(report) if due else None
@@ -226,12 +226,12 @@ class Run:
 
     def _due(self) -> bool:
         """Whether the next step is followed by a row."""
-        return self.batch + 1 == self.problem.length or (self.step + 1) % (self.config.every or math.inf) == 0
+        return self.batch + 1 == self.workload.length or (self.step + 1) % (self.config.every or math.inf) == 0
 
     def _watched(self, closure: Any) -> tuple[Any, Row]:
         """A step with a report. A monitor for each has nothing to remember, so nothing to save."""
-        probes: dict[str, Any] = {"loss": lambda batch: self.problem.loss(batch)[0]}
-        probes["batches"] = self.problem.fresh(self.step)
+        probes: dict[str, Any] = {"loss": lambda batch: self.workload.loss(batch)[0]}
+        probes["batches"] = self.workload.fresh(self.step)
         if self.processes.divided:  # of divided parameters it can take no gradients for itself
             probes = {}
         ended = self.opt.register_step_post_hook(lambda *_: self.clock.pause())  # the report is no part of training
@@ -248,7 +248,7 @@ class Run:
         """Measure, write, save; and lower the learning rate where the recipe says so."""
         self.clock.pause()
         row: Row = {
-            "epoch": self.step / self.problem.length,
+            "epoch": self.step / self.workload.length,
             "step": self.step,
             "gradient_evaluations": self.opt.gradient_evaluations,
             "seconds": self.clock.seconds,
@@ -272,11 +272,11 @@ class Run:
         return row
 
     def _measure(self) -> Row:
-        return {**self._splits(), "full_gradient_norm": self.problem.full_gradient_norm()}
+        return {**self._splits(), "full_gradient_norm": self.workload.full_gradient_norm()}
 
     def _splits(self) -> Row:
-        splits = self.problem.splits
-        return {f"{split}_{name}": v for split in splits for name, v in self.problem.measure(split).items()}
+        splits = self.workload.splits
+        return {f"{split}_{name}": v for split in splits for name, v in self.workload.evaluate(split).items()}
 
     # ------------------------------------------------------------------------------------------------ stopping
 
@@ -285,7 +285,7 @@ class Run:
         place = {name: getattr(self, name) for name in ("epoch", "batch", "step", "memory", "_measured")}
         self.processes.save(
             self.folder.checkpoint,
-            model=self.problem.model,
+            model=self.workload.model,
             optimizer=self.opt,
             plateau=self.plateau or None,
             extra={**place, "seconds": self.clock.seconds, "metrics": self.folder.metrics.stat().st_size},
@@ -299,14 +299,14 @@ class Run:
         place = self.processes.load(
             self.folder.checkpoint,
             self.config.seed,
-            model=self.problem.model,
+            model=self.workload.model,
             optimizer=self.opt,
             plateau=self.plateau or None,
         )
-        if place.step != place.epoch * self.problem.length + place.batch:
+        if place.step != place.epoch * self.workload.length + place.batch:
             raise ValueError(
                 f"{self.folder.checkpoint} is of step {place.step}, batch {place.batch} of epoch {place.epoch}, which "
-                f"cannot be with {self.problem.length} batches in an epoch: sizes or data have changed."
+                f"cannot be with {self.workload.length} batches in an epoch: sizes or data have changed."
             )
         if self.processes.leads:
             self.folder.check_metrics(place.metrics)

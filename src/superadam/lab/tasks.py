@@ -14,8 +14,8 @@ from superadam._state.parts import nearest
 from superadam.lab import data, models
 from superadam.lab.data import DataError, Rows, Tokens
 from superadam.lab.formulas import NMF, Logistic, SimplexRegression
-from superadam.lab.problems import Classification, LanguageModel, Problem, Settings, shuffled, some
 from superadam.lab.settings import LAPTOP
+from superadam.lab.workloads import Classification, LanguageModel, Settings, Workload, shuffled, some
 from superadam.zoo.presets import PRESETS
 
 __all__ = ["SCALES", "TASKS", "Task", "find"]
@@ -29,7 +29,7 @@ TASKS: dict[str, Task] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A problem to train, in several sizes.
+    """A workload in several sizes.
 
     `scales` has the sizes that `build` takes, and `epochs`. `preset` is the experiment of the paper that the task is,
     or has the shape of. `fetched` is the name by which `data.fetch` knows its data, where they are not embedded.
@@ -38,7 +38,7 @@ class Task:
     name: str
     description: str
     data: str
-    build: Callable[..., Problem]
+    build: Callable[..., Workload]
     scales: dict[str, Sizes]
     preset: str | None = None
     fetched: str | None = None
@@ -67,7 +67,9 @@ class Task:
         tuned = LAPTOP.get(self.name, {})
         return (paper or tuned) if scale == "paper" else (tuned or paper)
 
-    def problem(self, scale: str, seed: int, data_dir: str | Path | None = None, sizes: Sizes | None = None) -> Problem:
+    def workload(
+        self, scale: str, seed: int, data_dir: str | Path | None = None, sizes: Sizes | None = None
+    ) -> Workload:
         """The model with the initial weights of a seed, and the data."""
         sizes = self.sizes(scale, sizes)
         del sizes["epochs"]
@@ -75,9 +77,9 @@ class Task:
             how = " (`superadam train` gets them, with --download; so does data.fetch)" if self.fetched else ""
             raise DataError(f"{self.name} needs {self.data}: give --data-dir, the folder that holds them{how}.")
         torch.manual_seed(seed)
-        problem = self.build(None if data_dir is None else Path(data_dir), seed, **sizes)
-        problem.settings = self.settings(scale)
-        return problem
+        workload = self.build(None if data_dir is None else Path(data_dir), seed, **sizes)
+        workload.settings = self.settings(scale)
+        return workload
 
 
 def find(name: str) -> Task:
@@ -96,7 +98,7 @@ def _add(
     name: str,
     description: str,
     source: str,
-    build: Callable[..., Problem],
+    build: Callable[..., Workload],
     *,
     tiny: Sizes,
     laptop: Sizes,
@@ -115,11 +117,11 @@ def _add(
 # ------------------------------------------------------------------------------------------------ embedded data
 
 
-def _perceptron(folder: Path | None, seed: int, *, hidden: int, rows: int | None, batch: int) -> Problem:
+def _perceptron(folder: Path | None, seed: int, *, hidden: int, rows: int | None, batch: int) -> Workload:
     return Classification(models.mlp(64, hidden, 10, 0.2), _digits(rows), seed, batch)
 
 
-def _network(folder: Path | None, seed: int, *, width: int, rows: int | None, batch: int) -> Problem:
+def _network(folder: Path | None, seed: int, *, width: int, rows: int | None, batch: int) -> Workload:
     return Classification(models.small_cnn(10, width), _digits(rows), seed, batch)
 
 
@@ -133,12 +135,12 @@ def _once(read: Callable[..., Any], *args: Any) -> Any:
     return read(*args)
 
 
-def _lstm(tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, **sizes: Any) -> Problem:
+def _lstm(tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, **sizes: Any) -> Workload:
     model = models.LSTM(len(tokens["train"].vocabulary), size)
     return LanguageModel(model, _start(tokens, words), seed, recurrent=True, **sizes)
 
 
-def _transformer(tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, **sizes: Any) -> Problem:
+def _transformer(tokens: dict[str, Tokens], seed: int, *, size: int, words: int | None, **sizes: Any) -> Workload:
     model = models.Transformer(len(tokens["train"].vocabulary), size, hidden=size)
     return LanguageModel(model, _start(tokens, words), seed, recurrent=False, **sizes)
 
@@ -148,14 +150,14 @@ def _start(tokens: dict[str, Tokens], words: int | None) -> dict[str, Tokens]:
     return {split: t.take(slice(words)) for split, t in tokens.items()}
 
 
-def _wikitext2(build: Callable[..., Problem]) -> Callable[..., Problem]:
+def _wikitext2(build: Callable[..., Workload]) -> Callable[..., Workload]:
     """With its most common words: time grows with their number."""
     return lambda folder, seed, vocabulary=None, **sizes: build(
         data.common(_once(data.wikitext2, folder), vocabulary), seed, **sizes
     )
 
 
-def _logistic(path: Path | None, seed: int, *, rows: int | None, batch: int) -> Problem:
+def _logistic(path: Path | None, seed: int, *, rows: int | None, batch: int) -> Workload:
     if path is not None and path.is_dir():
         path /= "a9a"
     found = some(_once(_breast_cancer) if path is None else _once(data.libsvm, path), rows)
@@ -247,13 +249,13 @@ _add(
 # ------------------------------------------------------------------------------------------------ the paper's tasks
 
 
-def _images(model: Callable[..., Any], read: Callable[..., dict[str, Any]]) -> Callable[..., Problem]:
+def _images(model: Callable[..., Any], read: Callable[..., dict[str, Any]]) -> Callable[..., Workload]:
     """Of `rows` images of the training set, with `measured` others of it for validation and as many for testing; or of
     all, as published, without validation."""
 
     def build(
         folder: Path, seed: int, *, width: int, rows: int | None, batch: int, measured: int | None = None, **sizes: int
-    ) -> Problem:
+    ) -> Workload:
         images = read(folder, **sizes)
         network = model(classes=len(images["train"].names), width=width)
         if rows is not None and measured is not None:

@@ -20,7 +20,7 @@ from superadam.monitor.probes import Gradients, Points
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
 
-__all__ = ["Observed", "Tally", "measure", "rate", "stand_in", "x_of"]
+__all__ = ["Observed", "Tally", "quantities", "rate", "stand_in", "x_of"]
 
 SAMPLES = 10_000  # entries of H that the quantiles are taken of
 QUANTILES = {"H_q10": 0.1, "H_median": 0.5, "H_q90": 0.9}
@@ -67,7 +67,7 @@ class Tally:
 
 
 @torch.no_grad()
-def measure(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[float]], View] | None:
+def quantities(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[float]], View] | None:
     """Sums by name, one of each for every parameter, and the first parameter as the maths sees it at x_t.
 
     None if no parameter had a gradient, or if a gradient scaler has voided the step.

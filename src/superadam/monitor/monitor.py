@@ -13,7 +13,7 @@ from torch import Tensor
 from superadam._state.composed import ComposedOptimizer
 from superadam.estimators import Summed
 from superadam.monitor.alarms import Alarms
-from superadam.monitor.measures import QUANTILES, Observed, measure
+from superadam.monitor.measures import QUANTILES, Observed, quantities
 from superadam.monitor.probes import Gradients, Points, Probes, points
 from superadam.monitor.sinks import sinks
 
@@ -187,7 +187,7 @@ class Monitor:
             there = others[0] if others else None
         if self._probes.full is not None:
             full = self._probes.whole(place)
-        measured = measure(opt, Observed(start, q, here, there, full))
+        measured = quantities(opt, Observed(start, q, here, there, full))
         if measured is None:
             return
         sums, first = measured

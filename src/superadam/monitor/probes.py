@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam._state.replay import Replay, generators_of, put_back
+from superadam._state.aside import aside, gradients
+from superadam._state.replay import generators_of, put_back
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
@@ -21,6 +22,7 @@ Points = dict[Tensor, Tensor]
 Gradients = dict[Tensor, Tensor]
 
 SEED = 20211206
+HIDDEN = " (FSDP2's fully_shard hides its parameters from these functions: watch without them.)"
 
 
 def points(opt: ComposedOptimizer) -> Points:
@@ -88,42 +90,24 @@ class Probes:
         raise ValueError("batches= has no batch. An iterator comes to its end once: give the loader itself.")
 
     def _gradient(self, loss: Tensor) -> Gradients:
-        if not (isinstance(loss, Tensor) and loss.requires_grad and loss.numel() == 1):
-            raise TypeError(
-                "loss= and full= must return a loss of one element that can be differentiated, and not call backward; "
-                f"they have returned {loss!r}"
-            )
         params = [p for group in self.opt.param_groups for p in group["params"] if p.requires_grad]
-        grads = torch.autograd.grad(loss, params, allow_unused=True)
-        if all(grad is None for grad in grads):
-            raise ValueError(
-                "The loss of loss= or full= depends on none of the optimizer's parameters: is it another model's? "
-                "(FSDP2's fully_shard hides its parameters from these functions: watch without them.)"
-            )
+        grads = gradients(loss, params, "loss= or full=", HIDDEN)
         return {p: grad for p, grad in zip(params, grads, strict=True) if grad is not None}
 
     @contextmanager
     def _aside(self) -> Iterator[Callable[[int], None]]:
         """What is drawn inside is drawn from seeds of the monitor's own; yields a function that starts the i-th."""
-        kept = Replay(self.opt._buffered())
-        generators = generators_of(self.batches)
-        states = [g.get_state() for g in generators]
         self._seed += 2
+        with aside(self.opt._buffered(), self.batches) as kept, torch.enable_grad():
 
-        def replay(i: int) -> None:
-            kept.restore()
-            torch.default_generator.manual_seed(self._seed + i)
+            def replay(i: int) -> None:
+                kept.restore()
+                torch.default_generator.manual_seed(self._seed + i)
 
-        replay(0)
-        for g in generators:
-            g.manual_seed(self._seed)
-        try:
-            with torch.enable_grad():
-                yield replay
-        finally:
-            kept.restore()
-            for g, state in zip(generators, states, strict=True):
-                g.set_state(state)
+            replay(0)
+            for generator in generators_of(self.batches):
+                generator.manual_seed(self._seed)
+            yield replay
 
     @contextmanager
     def _at(self, place: Points | None) -> Iterator[None]:

@@ -13,7 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from superadam._state.replay import Replay, generators_of
+from superadam._state.aside import aside, gradients
+from superadam._state.replay import Replay
 from superadam._step.tensors import TensorList, dot, norm2
 from superadam._step.view import real, state_dtype
 
@@ -25,24 +26,20 @@ LossFn = Callable[[nn.Module, Any], Tensor]
 @contextmanager
 def untouched(model: nn.Module, loader: object = None) -> Iterator[None]:
     """A `with` after which everything about the model, and the generators, is as before."""
-    replay = Replay([model])
-    generators = [(generator, generator.get_state()) for generator in generators_of(loader)]
     modes = [(module, module.training) for module in model.modules()]
     kept = [(p, p.grad, p.detach().clone()) for p in model.parameters()]
-    try:
-        for p, _, _ in kept:
-            p.grad = None
-        yield
-    finally:
-        with torch.no_grad():
-            for p, grad, value in kept:
-                p.copy_(value)
-                p.grad = grad
-        for module, training in modes:
-            module.training = training
-        for generator, state in generators:
-            generator.set_state(state)
-        replay.restore()
+    with aside([model], loader):
+        try:
+            for p, _, _ in kept:
+                p.grad = None
+            yield
+        finally:
+            with torch.no_grad():
+                for p, grad, value in kept:
+                    p.copy_(value)
+                    p.grad = grad
+            for module, training in modes:
+                module.training = training
 
 
 class Evaluator:
@@ -64,14 +61,7 @@ class Evaluator:
     def __call__(self, batch: Any) -> Tensor:
         with torch.enable_grad():
             loss = self.loss_fn(self.model, batch)
-            if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-                raise TypeError(
-                    "loss_fn must return the loss of the batch, a tensor with one element that autograd knows, and "
-                    f"leave backward() to probe; it has returned {loss!r}"
-                )
-            grads = torch.autograd.grad(loss, self.params, allow_unused=True)
-        if all(grad is None for grad in grads):
-            raise ValueError("The loss of loss_fn depends on no parameter of the model: is it that of another model?")
+            grads = gradients(loss, self.params, "loss_fn")
         self.loss = loss.detach()
         self.count += 1
         return cast(Tensor, TensorList(map(_in_state_dtype, self.params, grads)))

@@ -35,17 +35,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Problem", "best_alpha", "curvature_limit", "error", "least_alpha", "noise_in_x", "noise_ratio"]
+__all__ = ["Measured", "best_alpha", "curvature_limit", "error", "least_alpha", "noise_in_x", "noise_ratio"]
 
 ALPHAS = tuple(10 ** (-k / 16) for k in range(33))  # 1 … 0.01: less would take hundreds of steps to settle
 
 
 @dataclass(frozen=True)
-class Problem:
+class Measured:
     """What the rule looks at, for one learning rate, in the norm of H⁻¹.
 
     >>> measured = {"gradient2": 0.01, "noise": 1.0, "kappa_gradient2": 0.1, "kappa_noise2": 0.1}
-    >>> noisy = Problem(lr=0.1, **measured, curvature_noise=1.0, curvature_max=1.0)
+    >>> noisy = Measured(lr=0.1, **measured, curvature_noise=1.0, curvature_max=1.0)
     >>> noise_ratio(noisy, best_alpha(noisy)) < 1  # variance reduction pays
     True
     """
@@ -100,17 +100,17 @@ def curvature_limit(curvature: float, *, alpha: float, tau: float) -> float:
     return 2 / curvature * (1 + b) / (1 - b + 2 * b * tau) if curvature > 0 else math.inf
 
 
-def least_alpha(p: Problem) -> float:
+def least_alpha(p: Measured) -> float:
     """The α below which, with τ = 1, the error feeds itself.
 
-    >>> round(least_alpha(Problem(0.1, 1.0, 1.0, 50.0, 50.0, 1.0, 1.0)), 3)  # κ_n²γ² = 1/2
+    >>> round(least_alpha(Measured(0.1, 1.0, 1.0, 50.0, 50.0, 1.0, 1.0)), 3)  # κ_n²γ² = 1/2
     0.219
     """
     k = p.kappa_noise2 * p.lr**2
     return (2 + k - math.sqrt(4 + k * k)) / 2
 
 
-def ratio_at(p: Problem, alpha: float) -> float:
+def ratio_at(p: Measured, alpha: float) -> float:
     """D/σ² when steps are as large as the error makes them; infinite where it feeds itself."""
     if p.noise == 0:
         return 0.0
@@ -120,19 +120,19 @@ def ratio_at(p: Problem, alpha: float) -> float:
     return right / left if left > 0 else math.inf
 
 
-def noise_ratio(p: Problem, alpha: float) -> float:
+def noise_ratio(p: Measured, alpha: float) -> float:
     """2φ: noise in x with τ = 1 as a multiple of that with τ = 0, at equal progress and equally many gradients.
 
-    >>> noise_ratio(Problem(0.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), alpha=1.0)  # no variance reduction, half the steps
+    >>> noise_ratio(Measured(0.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), alpha=1.0)  # no variance reduction, half the steps
     2.0
     """
     return 2 * noise_in_x(alpha, ratio_at(p, alpha), p.lr * p.curvature_noise)
 
 
-def best_alpha(p: Problem) -> float:
+def best_alpha(p: Measured) -> float:
     """The α that leaves least noise in x, with τ = 1.
 
-    >>> best_alpha(Problem(0.1, 1.0, 1.0, 50.0, 50.0, 1.0, 1.0))  # differences as noisy as gradients
+    >>> best_alpha(Measured(0.1, 1.0, 1.0, 50.0, 50.0, 1.0, 1.0))  # differences as noisy as gradients
     1.0
     """
     return min(ALPHAS, key=lambda alpha: noise_ratio(p, alpha))

@@ -53,7 +53,7 @@ class ProbeReport:
     """Along the noise of the gradient."""
     curvature_max: float
     """The largest, by power iterations."""
-    problem: payoff.Problem
+    measured: payoff.Measured
     """The same in the norm of H⁻¹: what the rule is applied to."""
 
     @property
@@ -64,19 +64,19 @@ class ProbeReport:
     @property
     def noise_share(self) -> float:
         """What noise takes back of the progress of a step: γλσ²/(2‖∇f‖²), along the noise. Above 1, f does not fall."""
-        p = self.problem
+        p = self.measured
         loss = p.lr * p.curvature_noise * p.noise / 2
         return loss / p.gradient2 if p.gradient2 > 0 else math.inf
 
     @property
     def alpha(self) -> float:
         """The best α with τ = 1."""
-        return payoff.best_alpha(self.problem)
+        return payoff.best_alpha(self.measured)
 
     @property
     def noise_ratio(self) -> float:
         """Noise in x with τ = 1 as a multiple of that with τ = 0, at equal progress for each gradient."""
-        return payoff.noise_ratio(self.problem, self.alpha)
+        return payoff.noise_ratio(self.measured, self.alpha)
 
     @property
     def tau(self) -> float:
@@ -169,7 +169,7 @@ def _measure(at: Evaluator, samples: list[Any], lr: float, power_iterations: int
         raise ValueError("probe found a loss or gradients that are not finite where the model is")
     if not math.isfinite(largest + sum(moments.variance() for moments in seen.values())):
         raise ValueError(f"probe found gradients that are not finite after a step of lr {lr:g}: give a smaller lr")
-    problem = payoff.Problem(
+    measured = payoff.Measured(
         lr=lr,
         gradient2=sigma2.mean2(weighted=True),
         noise=sigma2.variance(weighted=True),
@@ -189,8 +189,8 @@ def _measure(at: Evaluator, samples: list[Any], lr: float, power_iterations: int
         variance_ratio_without_replay=ratio(seen["fresh"].variance(), sigma2.variance()),
         curvature_gradient=along["gradient"],
         curvature_noise=along["noise"],
-        curvature_max=problem.curvature_max,
-        problem=problem,
+        curvature_max=measured.curvature_max,
+        measured=measured,
     )
 
 
@@ -209,7 +209,7 @@ def _words(r: ProbeReport) -> Iterator[str]:
     )
     yield (
         f"  stable on a quadratic: lr < {r.stable_lr(1.0):.2g} with tau=1, {r.stable_lr(0.0):.2g} with tau=0 and "
-        f"alpha=0.1; alpha > {payoff.least_alpha(r.problem):.2g} with tau=1"
+        f"alpha=0.1; alpha > {payoff.least_alpha(r.measured):.2g} with tau=1"
     )
     yield f"  noise takes back {r.noise_share:.2g} of a step's progress"
     yield (

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from superadam.lab.methods import value
-from superadam.lab.showing import Sizes
+from superadam.lab.comparison.options import from_command_line, parameters
 
 __all__ = ["register"]
 
@@ -20,34 +20,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def compare(
-    tasks: Annotated[list[str] | None, typer.Argument(metavar="TASK...", help="Names of `superadam tasks`.")] = None,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(help='"NAME key=value …" or "LABEL: NAME …"; can be repeated; paper: all of the paper\'s.'),
-    ] = None,
-    scale: Annotated[str, typer.Option(help="tiny, laptop or paper.")] = "laptop",
-    trials: Annotated[int, typer.Option(min=1, help="Of each method on each task.")] = 9,
-    seeds: Annotated[int, typer.Option(min=1, help="With which the best is repeated.")] = 5,
-    first_seed: Annotated[int, typer.Option(min=0, help="Of these: other ones than a search has seen.")] = 0,
-    tuning_seeds: Annotated[int, typer.Option(min=1, help="Runs of each trial.")] = 1,
-    budget_evals: Annotated[
-        int | None, typer.Option(min=1, help="Gradient evaluations of a run. Default: the scale's epochs.")
-    ] = None,
-    jobs: Annotated[int | None, typer.Option(min=0, help="Processes here. Default: one for each core.")] = None,
-    storage: Annotated[str | None, typer.Option(help="postgresql://… Default: a file in the folder.")] = None,
-    sampler: Annotated[str, typer.Option(help="qmc, random or tpe.")] = "qmc",
-    decay: Annotated[str, typer.Option(help="Of the learning rate: cosine, linear, warmup-cosine or none.")] = "cosine",
-    tune: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=LOW:HIGH", help="What to tune; can be repeated. Always: lr.")
-    ] = None,
-    size: Sizes = None,
-    ablations: Annotated[bool, typer.Option("--ablations", help="Add what keeps the comparison honest.")] = False,
-    task_file: Annotated[Path | None, typer.Option(help="A Python file with a task of your own.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data are, for tasks that need some.")] = None,
-    device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="The folder. Default: one in comparisons/.")] = None,
-) -> None:
+def compare(**given: Any) -> None:
     """Which optimizer for these tasks, and is the difference real?
 
     Every method is tuned with the same trials, and its best is repeated on other seeds, at equal gradient evaluations.
@@ -58,25 +31,9 @@ def compare(
     from superadam.lab.comparison import engine, live, planning
 
     console = Console(soft_wrap=True)
-    plan = planning.plan_of(
-        tasks or [],
-        methods,
-        scale=scale,
-        trials=trials,
-        seeds=seeds,
-        first_seed=first_seed,
-        tuning_seeds=tuning_seeds,
-        budget_evals=budget_evals,
-        sampler=sampler,
-        decay=decay,
-        tune=dict(_bounds(text) for text in tune or []),
-        sizes=dict(value(text) for text in size or []),
-        ablations=ablations,
-        task_file=task_file,
-        data_dir=data_dir,
-        device=device,
-    )
-    folder = engine.place_of(plan, out)
+    options = from_command_line(given)
+    plan = planning.plan_of(options)
+    folder = engine.place_of(plan, options.out)
     budget = ", ".join(f"{task} {n}" for task, n in plan.budget_evals.items())
     console.print(
         f"{len(plan.methods)} methods, {plan.trials} trials and {len(plan.report_seeds)} seeds each, "
@@ -85,12 +42,15 @@ def compare(
     )
     try:
         with live.Shown(console) as shown:
-            results = engine.carry_out(plan, folder, storage, jobs, shown)
+            results = engine.carry_out(plan, folder, options.storage, options.jobs, shown)
     except KeyboardInterrupt:
         console.print(f"Stopped. The same command goes on with {folder}, and no run that is done is made again.")
         raise typer.Exit(130) from None
     console.print(engine.report(results, folder), highlight=False)
     console.print(f"Report: {folder / 'report.html'}; the numbers: {folder / engine.RESULTS}", highlight=False)
+
+
+compare.__signature__ = inspect.Signature(parameters())  # type: ignore[attr-defined]
 
 
 def report(
@@ -142,14 +102,3 @@ def worker(
         console.print("Stopped. The run that was being made has gone back.")
         raise typer.Exit(130) from None
     console.print(f"The comparison has ended; {made} runs were made here.")
-
-
-def _bounds(text: str) -> tuple[str, tuple[float, float]]:
-    name, _, bounds = text.partition("=")
-    low, colon, high = bounds.partition(":")
-    try:
-        if name and colon:
-            return name, (float(low), float(high))
-    except ValueError:
-        pass  # no numbers
-    raise ValueError(f"Invalid --tune {text!r} (expected key=low:high, as in lr=1e-3:1)")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from superadam.lab.comparison.jobs import needed
+from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import RETRIES, Queue
 from superadam.lab.comparison.records import Plan, Record, Results
@@ -30,79 +32,26 @@ FEW = 3  # runs that fail before any other has ended: so will the rest
 Listener = Callable[[Queue, list[Record]], None]
 
 
-def compare(
-    tasks: Sequence[str] = (),
-    methods: Sequence[str] | None = None,
-    *,
-    scale: str = "laptop",
-    trials: int = 9,
-    seeds: int = 5,
-    first_seed: int = 0,
-    tuning_seeds: int = 1,
-    budget_evals: int | None = None,
-    sampler: str = "qmc",
-    decay: str = "cosine",
-    tune: Mapping[str, tuple[float, float]] | None = None,
-    sizes: Mapping[str, Any] | None = None,
-    ablations: bool = False,
-    task_file: str | Path | None = None,
-    data_dir: str | Path | None = None,
-    device: str = "cpu",
-    jobs: int | None = None,
-    storage: str | None = None,
-    out: str | Path | None = None,
-) -> Results:
+def compare(tasks: Sequence[str] = (), methods: Sequence[str] | None = None, **options: Any) -> Results:
     """Tune every method alike, repeat the best of each on other seeds, and write results and reports into a folder.
 
     One that was stopped goes on: call it again with the same arguments. With more tasks, methods or seeds and the same
     `out`, it is extended.
 
     Args:
-        tasks: names of tasks; with a `task_file`, by default those of the file.
-        methods: names of the zoo with options behind them, `"super_adam tau=0.1"`, parts that have options of their own
-            as in JSON, `'adam schedule={"type": "Constant", "alpha": 0.2}'`; a name for the tables may come first,
-            `"mine: super_adam tau=0.1"`. `"paper"` is all of the paper's. AdamW is always among them.
-        scale: "tiny", "laptop" or "paper".
-        trials: of each method, on each task.
-        seeds: that the best options are repeated with. No trial sees them.
-        first_seed: of these. After a search, seeds that had no part in it.
-        tuning_seeds: runs of each trial.
-        budget_evals: gradient evaluations of each run; by default those of one gradient per batch for the epochs of the
-            scale.
-        sampler: "qmc" (quasi-random) and "random" try the same points for all methods; "tpe" looks at results.
-        decay: of the learning rate, in every run: "cosine", "linear", "warmup-cosine" or "none".
-        tune: what is tuned, with bounds, on a logarithmic scale; `lr` always is.
-        sizes: in place of those of the scale, such as `{"batch": 64}`.
-        ablations: add those of `superadam.lab.comparison.ablations`.
-        task_file: a Python file that calls `superadam.lab.task`.
-        data_dir: where data are that are not embedded.
-        device: where every run computes.
-        jobs: worker processes on this machine, each with one thread; by default, one for each core.
-        storage: sqlite:///… or postgresql://…; by default a file in `out`.
-        out: the folder; by default one in comparisons/.
+        tasks: names of tasks.
+        methods: names of the zoo, with options behind them.
+        options: the other fields of `Options`, such as `scale`, `trials`, `seeds`, `jobs` and `out`.
     """
-    plan = plan_of(
-        tasks,
-        methods,
-        scale=scale,
-        trials=trials,
-        seeds=seeds,
-        first_seed=first_seed,
-        tuning_seeds=tuning_seeds,
-        budget_evals=budget_evals,
-        sampler=sampler,
-        decay=decay,
-        tune=tune,
-        sizes=sizes,
-        ablations=ablations,
-        task_file=task_file,
-        data_dir=data_dir,
-        device=device,
-    )
-    folder = place_of(plan, out)
-    results = carry_out(plan, folder, storage, jobs)
+    asked = Options(tasks, methods, **options)
+    plan = plan_of(asked)
+    folder = place_of(plan, asked.out)
+    results = carry_out(plan, folder, asked.storage, asked.jobs)
     report(results, folder)
     return results
+
+
+compare.__signature__ = inspect.signature(Options).replace(return_annotation="Results")  # type: ignore[attr-defined]
 
 
 def report(results: Results, folder: Path, source: Path | None = None) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from superadam.lab.comparison.records import Plan, Record, final, measure
+from superadam.lab.comparison.records import Plan, Record, criterion, final
 
 __all__ = ["Job", "best", "judged", "needed", "quiet", "scores"]
 
 SOBOL = 375  # a scrambling that leaves small gaps between 5 to 16 points on a line, and next to its ends
 TPE_STARTUP = 4  # trials before the sampler "tpe" looks at results
 
-Options = dict[str, Any]
+Tuned = dict[str, Any]
 Place = tuple[str, str]
 """A task and a method."""
 
@@ -62,10 +62,10 @@ def needed(plan: Plan, done: Iterable[Record]) -> list[Job]:
 
 def judged(record: Record) -> float:
     """What a trial is judged by: the loss that decides, at the end of the run; ∞ if it did not come to its end."""
-    return final(record, measure(record.rows[-1] if record.rows else ()))
+    return final(record, criterion(record.rows[-1] if record.rows else ()))
 
 
-def scores(plan: Plan, records: Iterable[Record]) -> dict[int, tuple[Options, float]]:
+def scores(plan: Plan, records: Iterable[Record]) -> dict[int, tuple[Tuned, float]]:
     """Of each trial of one task and method that is complete: its options, and the mean final loss over the seeds."""
     by_trial: dict[int, dict[int, Record]] = {}
     for record in records:
@@ -79,7 +79,7 @@ def scores(plan: Plan, records: Iterable[Record]) -> dict[int, tuple[Options, fl
     return result
 
 
-def best(plan: Plan, records: Iterable[Record]) -> tuple[int, Options] | None:
+def best(plan: Plan, records: Iterable[Record]) -> tuple[int, Tuned] | None:
     """The trial with the least loss, the first of several; None as long as one is missing."""
     found = scores(plan, records)
     if len(found) < plan.trials:
@@ -90,10 +90,10 @@ def best(plan: Plan, records: Iterable[Record]) -> tuple[int, Options] | None:
 
 # ------------------------------------------------------------------------------------------------ what is tried
 
-_kept: dict[str, list[Options]] = {}
+_kept: dict[str, list[Tuned]] = {}
 
 
-def _proposed(plan: Plan, found: Mapping[int, tuple[Options, float]]) -> list[Options]:
+def _proposed(plan: Plan, found: Mapping[int, tuple[Tuned, float]]) -> list[Tuned]:
     """The options of the trials so far. With "qmc" and "random": all, the same for every task and method."""
     if plan.sampler == "tpe":
         known = [found[i] for i in range(plan.trials) if i in found]
@@ -105,7 +105,7 @@ def _proposed(plan: Plan, found: Mapping[int, tuple[Options, float]]) -> list[Op
     return _kept[key]
 
 
-def _drawn(plan: Plan) -> list[Options]:
+def _drawn(plan: Plan) -> list[Tuned]:
     import optuna
 
     sampler: optuna.samplers.BaseSampler = optuna.samplers.RandomSampler(seed=0)
@@ -117,7 +117,7 @@ def _drawn(plan: Plan) -> list[Options]:
     return [dict(study.ask(_distributions(plan)).params) for _ in range(plan.trials)]
 
 
-def _next_of_tpe(plan: Plan, known: list[tuple[Options, float]]) -> Options:
+def _next_of_tpe(plan: Plan, known: list[tuple[Tuned, float]]) -> Tuned:
     import optuna
 
     study = _study(optuna.samplers.TPESampler(seed=len(known), n_startup_trials=TPE_STARTUP))
@@ -129,7 +129,7 @@ def _next_of_tpe(plan: Plan, known: list[tuple[Options, float]]) -> Options:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without Optuna's warnings that heartbeats and quasi-random numbers are experimental."""
+    """Without the warning of Optuna that quasi-random numbers are experimental."""
     import optuna
 
     with warnings.catch_warnings():

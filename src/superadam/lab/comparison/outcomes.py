@@ -74,13 +74,13 @@ class Outcome:
     task: str
     method: str
     runs: dict[int, Record]
-    measure: str
+    criterion: str
     names: list[str]
 
     @cached_property
     def finals(self) -> dict[int, float]:
         """The loss that decides at the end, by seed."""
-        return {seed: final(run, self.measure) for seed, run in self.runs.items()}
+        return {seed: final(run, self.criterion) for seed, run in self.runs.items()}
 
     @property
     def finished(self) -> int:
@@ -95,11 +95,11 @@ class Outcome:
     def least(self, seed: int) -> float:
         """The least of the loss that decides after some training, in one run."""
         rows = [r for r in self.runs[seed].rows if known(r.get(AXES[0])) > 0]
-        return min((known(row.get(self.measure)) for row in rows), default=math.inf)
+        return min((known(row.get(self.criterion)) for row in rows), default=math.inf)
 
     def times(self, targets: Mapping[int, float]) -> dict[str, dict[int, float]]:
         """Evaluations and seconds to the target of each seed."""
-        found = {seed: crossing(self.runs[seed].rows, self.measure, f) for seed, f in targets.items()}
+        found = {seed: crossing(self.runs[seed].rows, self.criterion, f) for seed, f in targets.items()}
         return {axis: {seed: times[axis] for seed, times in found.items()} for axis in TIMES}
 
     def spent(self, axis: str) -> dict[int, float]:
@@ -118,7 +118,7 @@ class Outcome:
         for seed, run in self.runs.items():
             if math.isfinite(self.finals[seed]):
                 ends.append(known(run.rows[-1].get(name)))
-                best = min(run.rows, key=lambda row: known(row.get(self.measure)))
+                best = min(run.rows, key=lambda row: known(row.get(self.criterion)))
                 bests.append(known(best.get(name)))
         return _average(ends, name), _average(bests, name)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from superadam._state.parts import nearest
 from superadam.lab import methods as known
 from superadam.lab import own
 from superadam.lab.comparison.ablations import ABLATIONS
+from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.records import Plan
 from superadam.lab.errors import place_and
 from superadam.lab.folders import Config
@@ -24,62 +24,45 @@ SPACE = {"lr": (3e-4, 10.0)}
 TUNING_SEEDS = 1000  # from here on; those of the report are from 0 on
 
 
-def plan_of(
-    tasks: Sequence[str],
-    methods: Sequence[str] | None = None,
-    *,
-    scale: str = "laptop",
-    trials: int = 9,
-    seeds: int = 5,
-    first_seed: int = 0,
-    tuning_seeds: int = 1,
-    budget_evals: int | None = None,
-    sampler: str = "qmc",
-    decay: str = "cosine",
-    tune: Mapping[str, tuple[float, float]] | None = None,
-    sizes: Mapping[str, Any] | None = None,
-    ablations: bool = False,
-    task_file: str | Path | None = None,
-    data_dir: str | Path | None = None,
-    device: str = "cpu",
-) -> Plan:
+def plan_of(options: Options) -> Plan:
     """The plan, checked: every task and every method has been made once."""
-    if task_file is not None:
-        task_file = str(Path(task_file).resolve())
+    o, tasks, task_file = options, options.tasks, None
+    if o.task_file is not None:
+        task_file = str(Path(o.task_file).resolve())
         defined = own.load(task_file)
         tasks = tasks or defined
     if not tasks:
         raise ValueError("No task: expected names of `superadam tasks`, or a task file")
-    if sampler not in SAMPLERS:
-        raise ValueError(f"Unknown sampler {sampler!r}: {nearest(sampler, SAMPLERS)}")
-    for name, number in (("trials", trials), ("seeds", seeds), ("tuning_seeds", tuning_seeds)):
-        if not 0 < number < TUNING_SEEDS:
+    if o.sampler not in SAMPLERS:
+        raise ValueError(f"Unknown sampler {o.sampler!r}: {nearest(o.sampler, SAMPLERS)}")
+    for name in ("trials", "seeds", "tuning_seeds"):
+        if not 0 < (number := getattr(o, name)) < TUNING_SEEDS:
             raise ValueError(f"Invalid {name}: {number} (expected 1 to {TUNING_SEEDS - 1})")
-    if not 0 <= first_seed <= TUNING_SEEDS - seeds:
+    if not 0 <= o.first_seed <= TUNING_SEEDS - o.seeds:
         raise ValueError(
-            f"Invalid first_seed: {first_seed} (expected 0 to {TUNING_SEEDS - seeds}; tuning has the rest)"
+            f"Invalid first_seed: {o.first_seed} (expected 0 to {TUNING_SEEDS - o.seeds}; tuning has the rest)"
         )
-    chosen = _methods(methods, ablations)
+    chosen = _methods(o.methods, o.ablations)
     plan = Plan(
         tasks=list(dict.fromkeys(find(task).name for task in tasks)),
         methods=list(chosen),
         baseline=BASELINE,
-        scale=scale,
-        trials=trials,
-        tuning_seeds=[TUNING_SEEDS + i for i in range(tuning_seeds)],
-        report_seeds=list(range(first_seed, first_seed + seeds)),
-        space={name: (float(low), float(high)) for name, (low, high) in {**SPACE, **(tune or {})}.items()},
-        sampler=sampler,
-        decay=decay,
-        data_dir=None if data_dir is None else str(Path(data_dir).resolve()),
+        scale=o.scale,
+        trials=o.trials,
+        tuning_seeds=[TUNING_SEEDS + i for i in range(o.tuning_seeds)],
+        report_seeds=list(range(o.first_seed, o.first_seed + o.seeds)),
+        space={name: (float(low), float(high)) for name, (low, high) in {**SPACE, **(o.tune or {})}.items()},
+        sampler=o.sampler,
+        decay=o.decay,
+        data_dir=None if o.data_dir is None else str(Path(o.data_dir).resolve()),
         task_file=task_file,
         task_digest=None if task_file is None else own.digest(task_file),
-        device=device,
+        device=o.device,
         compositions={name: method for name, method in chosen.items() if name != method},
     )
     for task in plan.tasks:
-        plan.sizes[task] = {**find(task).compared.get(scale, {}), **(sizes or {})}
-        plan.budget_evals[task] = _checked(plan, task, budget_evals)
+        plan.sizes[task] = {**find(task).compared.get(o.scale, {}), **(o.sizes or {})}
+        plan.budget_evals[task] = _checked(plan, task, o.budget_evals)
     return plan
 
 
@@ -111,9 +94,9 @@ def named(text: str) -> tuple[str, str]:
 def _checked(plan: Plan, task: str, budget: int | None) -> int:
     """The gradient evaluations of a run. Whatever cannot be made is found here, before anything has been run."""
     found, sizes = find(task), plan.sizes[task]
-    problem = found.problem(plan.scale, 0, plan.data_dir, sizes)
+    workload = found.workload(plan.scale, 0, plan.data_dir, sizes)
     try:
-        problem.loss(next(iter(problem.batches(0))))[0].backward()  # type: ignore[no-untyped-call]
+        workload.loss(next(iter(workload.batches(0))))[0].backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         why = place_and(error) or str(error)
         raise ValueError(f"{task}: the gradient of a batch cannot be taken: {why}") from error
@@ -126,7 +109,7 @@ def _checked(plan: Plan, task: str, budget: int | None) -> int:
             )
         try:
             Config(task, method, decay=plan.decay)
-            known.make(found, problem, method, "lab", tried)
+            known.make(found, workload, method, "lab", tried)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{task} with {name}: {error}") from error
-    return budget or found.sizes(plan.scale, sizes)["epochs"] * problem.length
+    return budget or found.sizes(plan.scale, sizes)["epochs"] * workload.length

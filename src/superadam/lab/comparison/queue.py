@@ -1,29 +1,46 @@
-"""The comparison in a data base: one Optuna study, whose trials are the runs, waiting, running or done.
+"""The comparison in a data base: one row for each run, which is waiting, running, done or lost.
 
-A worker takes a trial by changing its state from WAITING to RUNNING, says that it is alive as long as the run takes,
-and leaves the rows of the run as an attribute of the trial. A trial whose worker is silent, or known to be dead, is
-failed and put into the queue anew. Should a run be made twice all the same, its numbers are the same, and the first
-are taken.
+A worker claims a run by one UPDATE that changes its state from waiting to running and says who makes it. Of several
+workers that try, the data base lets one succeed. The worker says that it is alive as long as the run takes, and leaves
+the result in the row. A run whose worker is silent, or known to be dead, waits again. Each change of a row is one
+statement, so that a kill at any moment leaves the run either with its worker, who is then found dead, or in the queue.
+Should a run be made twice all the same, its numbers are the same, and the first are taken.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-from superadam.lab.comparison.jobs import Job, judged, quiet
+import sqlalchemy
+from sqlalchemy import func, insert, select, update
+
+from superadam.lab.comparison.entries import Entry, Result, State, read, text_of
+from superadam.lab.comparison.jobs import Job
 from superadam.lab.comparison.records import VERSIONS, Plan, Record, Results, check_environment
-from superadam.lab.comparison.storage import connected, masked, sound
+from superadam.lab.comparison.storage import (
+    comparisons,
+    connected,
+    known,
+    known_to_optuna,
+    masked,
+    patiently,
+    runs,
+    sound,
+)
 from superadam.lab.identity import gone, here, this
-from superadam.lab.reading import typed
+from superadam.lab.reading import json_of
 
 __all__ = ["BEAT", "GRACE", "RETRIES", "Queue"]
 
 BEAT, GRACE = 5, 30  # seconds between signs of life, and without one until a worker is taken for dead
 RETRIES = 3  # of a run whose worker died
+CHUNK = 500  # rows that are read at once
 
 
 class Queue:
@@ -41,62 +58,60 @@ class Queue:
     def __init__(
         self, storage: str, name: str, plan: Plan | None = None, environment: dict[str, Any] | None = None
     ) -> None:
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.name, self._url = name, storage
-        self._counting = True
-        self._states = optuna.trial.TrialState
-        with quiet(), sound(storage):
-            self._storage = connected(
-                storage,
-                heartbeat_interval=BEAT,
-                grace_period=GRACE,
-                heartbeat_stale_trial_callback=lambda study, trial: self._again(trial),
-            )
-            known = [study.study_name for study in optuna.get_all_study_summaries(self._storage)]
-            if name not in known and plan is None:
+        self._done: dict[int, Entry] = {}  # they do not change any more
+        with sound(storage):
+            self._engine = connected(storage)
+            names = known(self._engine)
+            if name not in names and known_to_optuna(self._engine, name):
                 raise ValueError(
-                    f"{masked(storage)} holds no comparison {name!r}: it holds {', '.join(known) or 'none'}"
+                    f"{masked(storage)} holds the comparison {name!r} in the form of an earlier version, which this "
+                    "one does not go on with. Choose another folder by --out; `superadam report` still reads the "
+                    "results.json of the old one"
                 )
-            self._study = optuna.create_study(storage=self._storage, study_name=name, load_if_exists=True)
+            if name not in names and plan is None:
+                raise ValueError(
+                    f"{masked(storage)} holds no comparison {name!r}: it holds {', '.join(names) or 'none'}"
+                )
             if plan is not None:
-                self._begin(plan, environment or {})
-            self._space = self.plan.space  # an extension leaves it as it is
-
-    @property
-    def plan(self) -> Plan:
-        """As it is now: another process may have extended it."""
-        return _plan(self._study.user_attrs.get("plan"))
-
-    def _environment(self) -> dict[str, Any]:
-        found = self._study.user_attrs.get("environment", {})
-        check_environment(found, "the comparison")
-        return dict(found)
+                patiently(lambda: self._begin(plan, environment or {}))
 
     def _begin(self, plan: Plan, environment: dict[str, Any]) -> None:
-        attributes = self._study.user_attrs
-        if "plan" in attributes:
-            there = _plan(attributes["plan"])
+        with self._engine.begin() as connection:
+            mine = comparisons.c.name == self.name
+            found = connection.execute(select(comparisons).where(mine).with_for_update()).one_or_none()
+            if found is None:
+                values = {"plan": text_of(plan), "environment": json.dumps(environment)}
+                connection.execute(insert(comparisons).values(name=self.name, **values))
+                return
+            there = _plan(found.plan)
             if names := plan.unlike(there):
                 differ = ", ".join(f"{k} ({getattr(there, k)} there, {getattr(plan, k)} here)" for k in names)
                 raise ValueError(
                     f"There is another comparison of the name {self.name!r}, that differs in {differ}. Tasks, methods "
                     "and seeds can be added to it; for anything else, choose another folder by --out"
                 )
-            before = self._environment()
+            before = _environment(found.environment)
             if plan == there and all(before.get(k) == environment.get(k) for k in VERSIONS):
                 environment = before
             else:
                 earlier = [*before.pop("earlier", []), {**before, "report_seeds": there.report_seeds}]
                 environment = {**environment, "earlier": earlier}
-        self._study.set_user_attr("environment", environment)
-        self._study.set_user_attr("plan", dataclasses.asdict(plan))  # last: with it, all is there
-        self._study.set_user_attr("ended", None)
+            values = {"plan": text_of(plan), "environment": json.dumps(environment)}
+            connection.execute(update(comparisons).where(mine).values(ended=None, **values))
+
+    @property
+    def plan(self) -> Plan:
+        """As it is now: another process may have extended it."""
+        return _plan(self._comparison().plan)
+
+    def _comparison(self) -> Any:
+        with self._engine.begin() as connection:
+            return connection.execute(select(comparisons).where(comparisons.c.name == self.name)).one()
 
     def close(self) -> None:
         """Let go of the data base."""
-        self._storage.engine.dispose()
+        self._engine.dispose()
 
     def __enter__(self) -> Self:
         return self
@@ -111,150 +126,130 @@ class Queue:
 
     def put(self, jobs: list[Job]) -> None:
         """Add those that are not there yet."""
-        lost = self._states.FAIL  # a kill may have come between a failure and its retry
-        known = {_job(t) for t in self._trials() if t.state != lost or _retries(t) >= RETRIES}
-        for job in dict.fromkeys(jobs):
-            if job not in known:
-                self._add(job, 0)
-
-    def _add(self, job: Job, retries: int) -> None:
-        import optuna
-        from optuna.distributions import FloatDistribution
-
-        space: Any = {k: FloatDistribution(low, high, log=True) for k, (low, high) in self._space.items()}
-        attributes = {"job": dataclasses.asdict(job), "retries": retries}
-        params = dict(job.options)
-        with quiet():
-            state = self._states.WAITING
-            trial = optuna.create_trial(state=state, params=params, distributions=space, user_attrs=attributes)
-            self._study.add_trial(trial)
-
-    def _again(self, trial: Any) -> None:
-        """A trial has failed because of its worker. A stop that somebody asked for does not count as its death."""
-        retries = _retries(trial)
-        if retries < RETRIES or not self._counting:
-            self._add(_job(trial), retries + self._counting)
+        with self._engine.begin() as connection:
+            there = set(connection.scalars(select(runs.c.digest).where(runs.c.comparison == self.name)))
+        for text in dict.fromkeys(map(text_of, jobs)):
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            if digest not in there:
+                row = {"comparison": self.name, "digest": digest, "job": text, "state": "waiting", "deaths": 0}
+                with suppress(sqlalchemy.exc.IntegrityError), self._engine.begin() as connection:
+                    connection.execute(insert(runs).values(row))  # refused if another process has just done it
 
     def revive(self, *, counting: bool = True) -> None:
         """Put runs anew into the queue whose worker is silent, or a process of this machine that is no more.
 
         Without `counting` these are no deaths: the comparison was stopped, and its workers with it.
         """
-        self._counting = counting
-        try:
-            self._revive()
-        finally:
-            self._counting = True
+        with self._engine.begin() as connection:
+            now = connection.scalar(select(func.current_timestamp()))
+        for entry in self.entries("running"):
+            worker = entry.worker
+            silent = entry.alive is None or (now - entry.alive).total_seconds() > GRACE
+            # A process of this machine that lives, and is silent, has too little of the processor.
+            if worker is None or gone(worker) or (silent and not here(worker)):
+                self._give_back(entry, counting=counting)
 
-    def _revive(self) -> None:
-        import optuna
+    def _give_back(self, entry: Entry, *, counting: bool) -> None:
+        """Its worker does not make it any more. A stop that somebody asked for does not count as its death."""
+        deaths = entry.deaths + counting
+        state = "lost" if counting and deaths > RETRIES else "waiting"
+        self._change(entry, "running", worker=entry.holder, to={"state": state, "deaths": deaths})
 
-        workers = {t._trial_id: (t, _worker(t)) for t in self._trials(self._states.RUNNING)}
-        for number in self._storage._get_stale_trial_ids(self._study._study_id):
-            worker = workers.get(number, (None, None))[1]
-            if worker is not None and here(worker):  # silent because the machine is busy
-                self._storage.record_heartbeat(number)
-        with quiet():
-            optuna.storages.fail_stale_trials(self._study)
-        for trial, worker in workers.values():
-            if worker is not None and gone(worker):
-                self._give_back(trial)
-
-    def _give_back(self, trial: Any) -> None:
-        import optuna
-
-        try:
-            if self._storage.set_trial_state_values(trial._trial_id, self._states.FAIL):
-                self._again(trial)
-        except optuna.exceptions.UpdateFinishedTrialError:
-            pass  # somebody else did it, or the run has just ended
+    def _change(self, entry: Entry, *states: State, worker: str | None = None, to: dict[str, Any]) -> bool:
+        """Change a run that is in one of the states, and with that worker. False if it is not, any more."""
+        where = [runs.c.id == entry.id, runs.c.state.in_(states)]
+        if worker is not None:
+            where.append(runs.c.worker == worker)
+        with self._engine.begin() as connection:
+            return connection.execute(update(runs).where(*where).values(to)).rowcount == 1
 
     # ------------------------------------------------------------------------------------------------ doing it
 
     @contextmanager
     def take(self) -> Iterator[Taken | None]:
         """A run that nobody else makes, kept alive while it is made; None if there is none."""
-        plan = self.plan
-        waiting = [trial for trial in self._trials(self._states.WAITING) if plan.needs(_job(trial))]
-        for trial in sorted(waiting, key=lambda t: (_job(t).phase != "report", t.number)):
-            self._storage.record_heartbeat(trial._trial_id)  # before it runs: without one it would never be stale
-            if self._storage.set_trial_state_values(trial._trial_id, self._states.RUNNING):
+        plan, me = self.plan, json.dumps(this())
+        claim = {"state": "running", "worker": me, "alive": func.current_timestamp()}
+        for entry in sorted(self.entries("waiting"), key=lambda e: (e.job.phase != "report", e.id)):
+            if plan.needs(entry.job) and self._change(entry, "waiting", to=claim):
                 break
         else:
             yield None
             return
-        self._storage.set_trial_user_attr(trial._trial_id, "worker", this())
-        ended = threading.Event()
-        pulse = threading.Thread(target=self._beat, args=(trial._trial_id, ended), daemon=True)
-        pulse.start()
-        taken = Taken(_job(trial))
+        entry, taken, counting = dataclasses.replace(entry, holder=me), Taken(entry.job), True
         try:
-            yield taken
+            with self._kept_alive(entry):
+                yield taken
         except KeyboardInterrupt:
-            self._counting = False
+            counting = False
             raise
+        finally:
+            if taken.record is None:
+                self._give_back(entry, counting=counting)
+            else:  # also if this worker was taken for dead meanwhile
+                done = {"state": "done", "worker": me, "result": text_of(Result.of(taken.record))}
+                self._change(entry, "waiting", "running", to=done)
+
+    @contextmanager
+    def _kept_alive(self, entry: Entry) -> Iterator[None]:
+        ended = threading.Event()
+
+        def beat() -> None:
+            while not ended.wait(BEAT):
+                with suppress(sqlalchemy.exc.SQLAlchemyError):  # if it stays, the end of the run will meet it, too
+                    self._change(entry, "running", worker=entry.holder, to={"alive": func.current_timestamp()})
+
+        pulse = threading.Thread(target=beat, daemon=True)
+        pulse.start()
+        try:
+            yield
         finally:
             ended.set()
             pulse.join()
-            if taken.record is None:
-                self._give_back(trial)
-            else:
-                self._finish(trial, taken.record)
-            self._counting = True
-
-    def _beat(self, trial_id: int, ended: threading.Event) -> None:
-        import sqlalchemy
-
-        while not ended.wait(BEAT):
-            with suppress(sqlalchemy.exc.SQLAlchemyError):  # if it is not for once, the run's end will meet it, too
-                self._storage.record_heartbeat(trial_id)
-
-    def _finish(self, trial: Any, record: Record) -> None:
-        import optuna
-
-        result = {"status": record.status, "rows": _columns(record.rows), "error": record.error}
-        try:
-            self._storage.set_trial_user_attr(trial._trial_id, "result", result)
-            self._storage.set_trial_state_values(trial._trial_id, self._states.COMPLETE, [judged(record)])
-        except optuna.exceptions.UpdateFinishedTrialError:
-            pass  # taken for dead meanwhile: another worker makes the run, with the same numbers
 
     # ------------------------------------------------------------------------------------------------ what is done
 
     @property
     def ended(self) -> bool:
-        """Whether there will be no more runs: the plan that was ended is that of now."""
-        attributes = self._study.user_attrs
-        return bool(attributes.get("ended") == attributes.get("plan"))
+        """Whether all runs of the plan are made, and nobody has extended it since."""
+        found = self._comparison()
+        return bool(found.ended == found.plan)
 
     def end(self, plan: Plan) -> None:
         """All of its runs are done."""
-        self._study.set_user_attr("ended", dataclasses.asdict(plan))
+        with self._engine.begin() as connection:
+            connection.execute(update(comparisons).where(comparisons.c.name == self.name).values(ended=text_of(plan)))
+
+    def entries(self, *states: State) -> list[Entry]:
+        """The runs, or those in some states, in the order in which they were put into the queue."""
+        where = [runs.c.comparison == self.name, *([runs.c.state.in_(states)] if states else [])]
+        with self._engine.begin() as connection:
+            numbers = list(connection.scalars(select(runs.c.id).where(*where).order_by(runs.c.id)))
+            missing = [i for i in numbers if i not in self._done]
+            rows: list[Any] = []
+            for i in range(0, len(missing), CHUNK):
+                rows += connection.execute(select(runs).where(runs.c.id.in_(missing[i : i + CHUNK]))).all()
+        found = {row.id: Entry.of(row) for row in rows}
+        self._done |= {i: entry for i, entry in found.items() if entry.state == "done"}
+        return [found[i] if i in found else self._done[i] for i in numbers]
 
     def records(self) -> list[Record]:
         """The runs of the plan that are done. One whose workers died again and again has failed."""
-        plan = self.plan
-        done: dict[Job, Record] = {}
-        lost: dict[Job, Record] = {}
-        for trial in self._trials(self._states.COMPLETE, self._states.FAIL):
-            job = _job(trial)
-            if not plan.needs(job):
-                continue
-            if trial.state == self._states.COMPLETE:
-                result = typed(Result, trial.user_attrs.get("result"), f"the result of run {trial.number}")
-                done.setdefault(job, job.record(result.status, _rows(result.rows, trial.number), result.error))
-            elif _retries(trial) >= RETRIES:
-                lost.setdefault(job, job.record("failed", [], f"{RETRIES + 1} workers died with it"))
-        return list({**lost, **done}.values())
+        plan, found = self.plan, []
+        for entry in self.entries("done", "lost"):
+            if plan.needs(entry.job):
+                lost = entry.job.record("failed", [], f"{entry.deaths} workers died with it")
+                found.append(lost if entry.record is None else entry.record)
+        return found
 
     def running(self) -> list[Job]:
-        return [_job(trial) for trial in self._trials(self._states.RUNNING)]
+        return [entry.job for entry in self.entries("running")]
 
     def results(self) -> Results:
         """What there is, in the plan's order."""
         plan, phases = self.plan, ("tune", "report")
-        environment, trials = self._environment(), self._trials(self._states.COMPLETE)
-        environment["hosts"] = sorted({worker["host"] for trial in trials if (worker := _worker(trial)) is not None})
+        environment = _environment(self._comparison().environment)
+        environment["hosts"] = sorted({e.worker["host"] for e in self.entries("done") if e.worker is not None})
         records = sorted(
             self.records(),
             key=lambda r: (
@@ -267,9 +262,6 @@ class Queue:
         )
         return Results(plan, environment, records)
 
-    def _trials(self, *states: Any) -> list[Any]:
-        return list(self._study.get_trials(deepcopy=False, states=states or None))
-
 
 @dataclasses.dataclass
 class Taken:
@@ -279,51 +271,12 @@ class Taken:
     record: Record | None = None
 
 
-@dataclasses.dataclass
-class Result:
-    """What a worker leaves of a run, its rows by column."""
-
-    status: Literal["finished", "diverged", "failed"]
-    rows: dict[str, list[Any]]
-    error: str = ""
-
-
-@dataclasses.dataclass
-class Worker:
-    """A process, as `identity.this` says it."""
-
-    host: str
-    boot: str
-    pid: int
-    started: str | None
-
-
-def _job(trial: Any) -> Job:
-    found = typed(Job, trial.user_attrs.get("job"), f"run {trial.number}")
-    return dataclasses.replace(found, options=tuple((k, v) for k, v in found.options))
-
-
-def _worker(trial: Any) -> dict[str, Any] | None:
-    found = trial.user_attrs.get("worker")
-    return None if found is None else dataclasses.asdict(typed(Worker, found, f"the worker of run {trial.number}"))
-
-
-def _retries(trial: Any) -> int:
-    found = trial.user_attrs.get("retries")
-    return found if isinstance(found, int) else 0
-
-
-def _plan(found: Any) -> Plan:
-    plan = typed(Plan, found, "the plan of the comparison")
+def _plan(text: str) -> Plan:
+    plan = read(Plan, text, "the plan of the comparison")
     return dataclasses.replace(plan, space={k: (low, high) for k, (low, high) in plan.space.items()})
 
 
-def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
-
-
-def _rows(columns: dict[str, list[Any]], number: int) -> list[dict[str, Any]]:
-    if len({len(column) for column in columns.values()}) > 1:
-        raise ValueError(f"the result of run {number} has columns of unequal lengths")
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+def _environment(text: str) -> dict[str, Any]:
+    found = json_of(text, "the environment of the comparison")
+    check_environment(found, "the comparison")
+    return dict(found)

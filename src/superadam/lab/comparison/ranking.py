@@ -16,7 +16,7 @@ from superadam.lab.comparison.outcomes import Outcome
 __all__ = ["Ranks", "profile", "ranks_of"]
 
 
-class Task(Protocol):
+class Ranked(Protocol):
     """What is needed of a task."""
 
     target: float
@@ -34,7 +34,7 @@ class Ranks(NamedTuple):
     """Nemenyi's difference, from which on two mean ranks differ."""
 
 
-def ranks_of(tasks: Sequence[Task], methods: list[str]) -> Ranks:
+def ranks_of(tasks: Sequence[Ranked], methods: list[str]) -> Ranks:
     """Blocks are a task and a seed that all methods have run with, from the same weights in the same order."""
     blocks = []
     present = [m for m in methods if all(t.outcomes[m].runs for t in tasks)]
@@ -60,7 +60,7 @@ def _studentized(k: int) -> float:
     return float(stats.studentized_range.ppf(LEVEL, k, math.inf)) / math.sqrt(2)
 
 
-def profile(tasks: Sequence[Task], methods: list[str], axis: str) -> dict[str, list[float]]:
+def profile(tasks: Sequence[Ranked], methods: list[str], axis: str) -> dict[str, list[float]]:
     """Dolan and Moré's ratios (Math. Programming 91, 2002), sorted. What no method has solved is infinite for all."""
     found: dict[str, list[float]] = {m: [] for m in methods}
     for task in tasks:

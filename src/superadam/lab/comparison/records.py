@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, Self
 from superadam.checkpoint.disk import write_text
 from superadam.lab.reading import json_file, typed
 
-__all__ = ["VERSIONS", "Plan", "Record", "Results", "check_environment", "final", "known", "measure"]
+__all__ = ["VERSIONS", "Plan", "Record", "Results", "check_environment", "criterion", "final", "known"]
 
 VERSIONS = ("superadam", "torch", "python", "optuna", "cuda")
 """What of an environment changes numbers."""
@@ -22,7 +22,7 @@ LARGEST = 1e100
 Row = dict[str, Any]
 
 
-class Run(Protocol):
+class RunKey(Protocol):
     """What a run is known by."""
 
     @property
@@ -69,7 +69,7 @@ class Plan:
             if not 0 < low < high < math.inf:
                 raise ValueError(f"Invalid bounds of {name}: {low}:{high} (expected 0 < low < high)")
 
-    def needs(self, run: Run) -> bool:
+    def needs(self, run: RunKey) -> bool:
         """Whether a run is part of it."""
         seeds = self.report_seeds if run.phase == "report" else self.tuning_seeds
         return run.task in self.tasks and run.method in self.methods and run.seed in seeds
@@ -192,7 +192,7 @@ def known(value: Any) -> float:
     return float(value) if number and abs(value) <= LARGEST else math.inf
 
 
-def measure(names: Iterable[str]) -> str:
+def criterion(names: Iterable[str]) -> str:
     """What decides: the validation loss; where a task has none, the training loss, which is its objective."""
     return "valid_loss" if "valid_loss" in set(names) else "train_loss"
 

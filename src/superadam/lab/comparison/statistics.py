@@ -17,7 +17,7 @@ import numpy as np
 from superadam.lab.comparison.intervals import LEVEL, NOTHING, Estimate, Evidence, evidence, holm, log_ratio, paired
 from superadam.lab.comparison.outcomes import TIMES, Outcome, columns
 from superadam.lab.comparison.ranking import Ranks, profile, ranks_of
-from superadam.lab.comparison.records import Results, measure
+from superadam.lab.comparison.records import Results, criterion
 from superadam.lab.comparison.tuning import Trials, trials_of
 
 __all__ = ["Comparison", "Ratio", "Statistics", "TaskStatistics", "analyse"]
@@ -84,7 +84,7 @@ class TaskStatistics:
 
     name: str
     names: list[str]
-    measure: str
+    criterion: str
     target: float
     """The median final loss of the baseline; infinite if it has none."""
     outcomes: Outcomes
@@ -140,7 +140,7 @@ def _methods(results: Results) -> list[str]:
 def _task(results: Results, name: str, methods: list[str]) -> TaskStatistics:
     records = [r for r in results.records if r.task == name]
     names = columns(records)
-    by = measure(names)
+    by = criterion(names)
     outcomes = {}
     for m in methods:
         runs = {r.seed: r for r in records if r.method == m and r.phase == "report"}

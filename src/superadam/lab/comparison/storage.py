@@ -1,4 +1,4 @@
-"""Where a comparison is kept: a data base, which several processes use at once."""
+"""Where a comparison is kept: two tables of a data base, which several processes use at once."""
 
 from __future__ import annotations
 
@@ -8,20 +8,45 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl
 
+import sqlalchemy
+from sqlalchemy import Column, DateTime, Engine, Integer, String, Table, Text
+
 from superadam.lab.errors import deliberate, modules
 from superadam.lab.passwords import hidden, masked, parsed
 
-__all__ = ["connected", "masked", "patiently", "sound"]
+__all__ = ["comparisons", "connected", "known", "known_to_optuna", "masked", "patiently", "runs", "sound"]
 
-DRIVERS = ("optuna.storages", "optuna.study", "sqlalchemy")
 FILE = "sqlite:///"
 EXPECTED = "expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
+
+schema = sqlalchemy.MetaData()
+comparisons = Table(
+    "superadam_comparisons",
+    schema,
+    Column("name", Text, primary_key=True),
+    Column("plan", Text, nullable=False),
+    Column("environment", Text, nullable=False),
+    Column("ended", Text),  # the plan whose runs are all made
+)
+runs = Table(
+    "superadam_runs",
+    schema,
+    Column("id", Integer, primary_key=True),
+    Column("comparison", Text, nullable=False),
+    Column("digest", String(64), nullable=False),  # of the job: PostgreSQL has no index of long texts
+    Column("job", Text, nullable=False),
+    Column("state", String(7), nullable=False),
+    Column("deaths", Integer, nullable=False),  # of workers that made it
+    Column("worker", Text),  # that makes it, or was the last to do so
+    Column("alive", DateTime(timezone=True)),  # when that worker last said so, by the clock of the data base
+    Column("result", Text),
+    sqlalchemy.UniqueConstraint("comparison", "digest"),
+)
+"""What is not a number or a time is JSON, and is checked when it is read."""
 
 
 def patiently(connect: Callable[[], Any]) -> Any:
     """Processes that make the tables of a new data base at once get in each other's way: one of them tries again."""
-    import sqlalchemy
-
     for seconds in (0.2, 0.5, 1.0, 2.0):
         try:
             return connect()
@@ -36,7 +61,7 @@ def sound(url: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if deliberate(error) or not any(name.startswith(DRIVERS) for name in modules(error)):
+        if deliberate(error) or not any(name.startswith("sqlalchemy") for name in modules(error)):
             raise
         what, local = str(getattr(error, "orig", None) or error), url.startswith(FILE)
         if not local:  # it may have a password, and so may what is said of it
@@ -45,37 +70,48 @@ def sound(url: str) -> Iterator[None]:
         raise ValueError(said) from (error if local else None)
 
 
-def connected(storage: str, **options: Any) -> Any:
-    """Optuna's storage there.
+def connected(storage: str) -> Engine:
+    """The data base, with the two tables.
 
     Args:
         storage: sqlite:///PATH, whose path is taken as it is, or postgresql://…
-        options: of `RDBStorage`.
     """
-    import optuna
-    import sqlalchemy
-
     url = located(storage)
     local = url.get_backend_name() == "sqlite"
-    options["engine_kwargs"] = {"connect_args": {"timeout": 60}} if local else {"pool_pre_ping": True}
-    text = url.render_as_string(hide_password=False)
-    escaped = text.replace("{", "{{").replace("}", "}}")  # Optuna formats it
     try:
-        found = patiently(lambda: optuna.storages.RDBStorage(escaped, **options))
+        if local:
+            engine = sqlalchemy.create_engine(url, connect_args={"timeout": 60})
+            # A transaction that reads, then writes, must not read what another one is about to change.
+            sqlalchemy.event.listen(engine, "connect", _own_transactions)
+            sqlalchemy.event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
+        else:
+            engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
+        patiently(lambda: schema.create_all(engine))
     except sqlalchemy.exc.ArgumentError:
         raise _unknown(storage) from None
     except sqlalchemy.exc.SQLAlchemyError as error:
         said = hidden(str(getattr(error, "orig", None) or error), url)
         raise ValueError(f"Cannot open {masked(storage)}: {said}") from None
     except ImportError as missing:
-        name = getattr(missing.__cause__, "name", None) or missing.name
-        raise ValueError(f"{masked(storage)} needs {name}: pip install 'superadam[postgres]'") from missing
-    if local:
-        # Optuna reads a trial's state, then writes it. SQLite would let two processes read before both write.
-        sqlalchemy.event.listen(found.engine, "connect", _own_transactions)
-        sqlalchemy.event.listen(found.engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
-        found.engine.dispose()
-    return found
+        raise ValueError(f"{masked(storage)} needs {missing.name}: pip install 'superadam[postgres]'") from missing
+    return engine
+
+
+def known(engine: Engine) -> list[str]:
+    """The names of the comparisons there."""
+    with engine.begin() as connection:
+        found = connection.scalars(sqlalchemy.select(comparisons.c.name).order_by(comparisons.c.name))
+        return list(map(str, found))  # a damaged file may hold others
+
+
+def known_to_optuna(engine: Engine, name: str) -> bool:
+    """Whether there is a comparison of that name as they were kept before these tables: as a study of Optuna."""
+    if not sqlalchemy.inspect(engine).has_table("studies"):
+        return False
+    names = sqlalchemy.column("study_name", Text)
+    found = sqlalchemy.select(names).select_from(sqlalchemy.table("studies")).where(names == name)
+    with engine.begin() as connection:
+        return connection.scalar(found) is not None
 
 
 def located(storage: str) -> Any:
@@ -84,8 +120,6 @@ def located(storage: str) -> Any:
     >>> located("sqlite:///100%/a?b/c.db").database, located("postgresql://me:%40@host/lab").password
     ('100%/a?b/c.db', '@')
     """
-    import sqlalchemy
-
     if storage.startswith(FILE):
         path, query = storage.removeprefix(FILE), ""
         if "=" in path.rpartition("?")[2] and "/" not in path.rpartition("?")[2]:  # of SQLite, not of a folder's name

@@ -223,7 +223,7 @@ def _headline(found: Statistics, findings: list[Finding]) -> str:
 
 
 def _basis(found: Statistics, seeds: int) -> str:
-    kinds = _list(sorted({WORDS[t.measure] for t in found.tasks.values()}, reverse=True) or ["loss"])
+    kinds = _list(sorted({WORDS[t.criterion] for t in found.tasks.values()}, reverse=True) or ["loss"])
     text = f"What decides: the {kinds} at the end of equal numbers of gradient evaluations, paired by seed. "
     if seeds < 2:
         return text + "One seed has no interval."
@@ -250,7 +250,7 @@ def _cautions(results: Results, found: Statistics) -> list[str]:
             if at:
                 best = f"the best value is the {side} that was tried, for {_list(at)}"
                 made.append(f"{task.name}: {best}. A better one may be beyond.")
-        if task.measure != "valid_loss":
+        if task.criterion != "valid_loss":
             made.append(f"{task.name} has no validation data: the training loss, its objective, stands in.")
     plan, seeds = results.plan, len(results.plan.report_seeds)
     planned = len(plan.tasks) * len(plan.methods) * seeds

@@ -61,12 +61,12 @@ class Light(Run):
 
     def __init__(self, config: Config, watcher: Watcher | None = None) -> None:
         super().__init__(Memory(config), watcher)
-        self.problem.measure_less()
+        self.workload.evaluate_less()
 
     def _due(self) -> bool:
         budget = self.config.budget_evals or 0
         used, spacing = self.opt.gradient_evaluations, budget / min(ROWS, max(4, budget // SPACING))
-        recipe = self.plateau is not None and self.batch + 1 == self.problem.length
+        recipe = self.plateau is not None and self.batch + 1 == self.workload.length
         return recipe or math.floor(self._after / spacing) > math.floor(used / spacing)
 
     def _watched(self, closure: Any) -> tuple[Any, Row]:

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from superadam.lab.data.records import Batch, DataError, Tokens
 
-__all__ = ["ALL", "Part", "batches", "share", "streams"]
+__all__ = ["ALL", "Share", "batches", "share", "streams"]
 
-Part = tuple[int, int]
+Share = tuple[int, int]
 """Which share of every batch, from 0 on, and of how many."""
-ALL: Part = (0, 1)
+ALL: Share = (0, 1)
 
 
 class Source(Protocol):
@@ -36,7 +36,7 @@ def batches(
     augment: bool = False,
     skip: int = 0,
     workers: int = 0,
-    part: Part = ALL,
+    part: Share = ALL,
 ) -> Iterator[Batch]:
     """One epoch of (x, y), on the CPU. The last batch may be smaller.
 
@@ -75,7 +75,7 @@ def batches(
     return _ahead(make, numbers, workers) if workers else map(make, numbers)
 
 
-def share(n: int, part: Part) -> slice:
+def share(n: int, part: Share) -> slice:
     """The rows of n that one of several processes takes: as equal as can be, the first ones have more.
 
     >>> [share(5, (rank, 2)) for rank in range(2)]

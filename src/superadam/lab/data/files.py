@@ -10,9 +10,9 @@ import stat
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import Literal
 
 from superadam.lab.data.records import DataError
 
@@ -120,20 +120,21 @@ def _target(archive: Path) -> Path:
 
 def _extract(archive: Path, folder: Path, help: str) -> None:
     room = shutil.disk_usage(folder).free
+
+    def admit(name: str, size: int, kind: Literal["file", "folder", "else"]) -> None:
+        """Refuse what no archive of data holds, before it is unpacked."""
+        nonlocal room
+        if kind == "else":
+            raise DataError(f"{archive} holds {name}, which is neither a file nor a folder. It is not unpacked.")
+        path = folder / _safe(name, archive)
+        if path.exists() and not (kind == "folder" and path.is_dir()):
+            raise FileExistsError(errno.EEXIST, "it is there", str(path))
+        room -= size
+        if room < 0:
+            raise DataError(f"{archive} unpacks to more than is free on the disk of {folder.parent.parent}.")
+
     try:
-        for name, size, content in _members(archive):
-            path = folder / _safe(name, archive)
-            if content is None:
-                path.mkdir(parents=True, exist_ok=True)
-                continue
-            room -= size
-            if room < 0:
-                raise DataError(f"{archive} unpacks to more than is free on the disk of {folder.parent.parent}.")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as file:
-                shutil.copyfileobj(content, file, 1 << 20)
-            if path.stat().st_size != size:
-                raise EOFError(f"{name} ends early")
+        (_unzip if zipfile.is_zipfile(archive) else _untar)(archive, folder, admit)
     except (FileExistsError, NotADirectoryError) as error:
         raise DataError(f"{archive} holds two things of one name: {error.filename}. It is not unpacked.") from error
     except DataError:
@@ -144,26 +145,23 @@ def _extract(archive: Path, folder: Path, help: str) -> None:
         raise DataError(f"{archive} is damaged or cut short ({error}). Delete it and get it again. {help}") from error
 
 
-def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes] | None]]:
-    """Name, size and content of each file, in order; None for a folder's content."""
-    refused = f"{archive} holds {{}}, which is neither a file nor a folder. It is not unpacked."
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as zipped:
-            for entry in zipped.infolist():
-                kind = stat.S_IFMT(entry.external_attr >> 16)
-                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                    raise DataError(refused.format(entry.filename))
-                if entry.is_dir():
-                    yield entry.filename, 0, None
-                else:
-                    with zipped.open(entry) as content:
-                        yield entry.filename, entry.file_size, content
-        return
+def _unzip(archive: Path, folder: Path, admit: Callable[..., None]) -> None:
+    with zipfile.ZipFile(archive) as zipped:
+        for entry in zipped.infolist():
+            plain = stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
+            admit(entry.filename, entry.file_size, "else" if not plain else "folder" if entry.is_dir() else "file")
+            zipped.extract(entry, folder)
+
+
+def _untar(archive: Path, folder: Path, admit: Callable[..., None]) -> None:
+    def filtered(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        plain = (member.isdir() or member.isreg()) and not member.issparse()
+        admit(member.name, member.size, "else" if not plain else "folder" if member.isdir() else "file")
+        return tarfile.data_filter(member, path)
+
     with tarfile.open(archive, "r:*") as tar:
-        for member in tar:
-            if not (member.isdir() or member.isreg()) or member.issparse():
-                raise DataError(refused.format(member.name))
-            yield member.name, member.size, tar.extractfile(member)
+        for member in tar:  # as they come: a compressed archive is read once
+            tar.extract(member, folder, filter=filtered)
 
 
 def _safe(name: str, archive: Path) -> Path:

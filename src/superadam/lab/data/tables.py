@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import io
 import os
-from array import array
 from pathlib import Path
+from typing import IO, Any
 
 import torch
 
@@ -41,45 +41,50 @@ def libsvm(path: str | os.PathLike[str], features: int | None = None) -> Rows:
             "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets."
         )
         path = locate(path.parent, [(path.name,)], ("libsvm",), help)[0] / path.name
-    labels, entries, columns, values = array("d"), array("q"), array("q"), array("d")
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for n, line in enumerate(lines, 1):
-            content = line.partition("#")[0].split()
-            if not content:
-                continue
-            try:
-                labels.append(float(content[0]))
-                for pair in content[1:]:
-                    index, _, value = pair.partition(":")
-                    columns.append(int(index) - 1)
-                    values.append(float(value))
-            except (ValueError, OverflowError) as error:
-                raise DataError(f"{path}, line {n}: cannot read {line[:60].strip()!r}. {FORM}.") from error
-            entries.append(len(content) - 1)
-            _check_line(columns[len(columns) - len(content) + 1 :], f"{path}, line {n}")
-    if not labels:
+    try:
+        with path.open("rb") as file:
+            x, labels = _read(file)
+    except (ValueError, OverflowError) as error:
+        n, line = _first_wrong(path)
+        shown = line[:60].decode(errors="replace").strip()
+        raise DataError(f"{path}, line {n}: cannot read {shown!r} ({error}). {FORM}.") from error
+    if not len(labels):
         raise DataError(f"{path} holds no rows. {FORM}.")
-    stored = torch.tensor(values.tolist(), dtype=torch.float64).float()
-    rows = torch.arange(len(labels)).repeat_interleave(torch.tensor(entries.tolist()))
-    wrong = rows[~stored.isfinite()].tolist() + [i for i, label in enumerate(labels) if not math.isfinite(label)]
+    starts, columns, values = (torch.from_numpy(part) for part in (x.indptr, x.indices, x.data))
+    stored, rows = values.float(), torch.arange(len(labels)).repeat_interleave(starts.diff())
+    wrong = [*rows[~stored.isfinite()].tolist(), *(~labels.isfinite()).nonzero().flatten().tolist()]
     if wrong:
         raise DataError(
             f"{path} holds {len(wrong)} numbers that are infinite, NaN or too large for float32, the first in row "
             f"{min(wrong) + 1}. Remove these rows, or scale the features."
         )
-    d = _width(path, len(labels), max(columns, default=-1) + 1, features)
-    x = torch.zeros(len(labels), d)
-    if columns:
-        x[rows, torch.tensor(columns)] = stored
-    return Rows(x, _signs(path, torch.tensor(labels.tolist(), dtype=torch.float64)))
+    table = torch.zeros(len(labels), _width(path, len(labels), int(columns.max()) + 1 if len(columns) else 0, features))
+    table[rows, columns.long()] = stored
+    return Rows(table, _signs(path, labels))
 
 
-def _check_line(columns: array[int], where: str) -> None:
-    last = -1
-    for column in columns:
-        if column <= last:
-            raise DataError(f"{where}: index {column + 1} after {last + 1}. {FORM}.")
-        last = column
+def _read(file: IO[bytes]) -> tuple[Any, torch.Tensor]:
+    """The features, as a sparse matrix of SciPy, and the labels."""
+    from sklearn.datasets import load_svmlight_file  # type: ignore[import-untyped]
+
+    x, y, queries = load_svmlight_file(file, zero_based=False, query_id=True)
+    if len(queries):
+        raise ValueError("it has a query, as for ranking")
+    return x, torch.from_numpy(y)
+
+
+def _first_wrong(path: Path) -> tuple[int, bytes]:
+    """The first line that cannot be read, by halves: scikit-learn does not say which."""
+    lines = path.read_bytes().split(b"\n")
+    low, high = 0, len(lines)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _read(io.BytesIO(b"\n".join(lines[low:middle])))
+            low = middle
+        except (ValueError, OverflowError):
+            high = middle
+    return low + 1, lines[low]
 
 
 def _width(path: Path, rows: int, found: int, features: int | None) -> int:

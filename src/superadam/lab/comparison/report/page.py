@@ -128,7 +128,7 @@ def _task(found: Statistics, task: TaskStatistics) -> dict[str, Any]:
     return {
         "name": task.name,
         "columns": task.names,
-        "measure": task.measure,
+        "measure": task.criterion,
         "target": _number(task.target),
         "curves": [task.outcomes[m].curves() for m in found.methods],
         "trials": [{"points": [[o, _number(loss)] for o, loss in t.points], "best": t.best} for t in trials],

@@ -18,10 +18,10 @@ from torch.nn.functional import cross_entropy
 
 from superadam.lab import data
 from superadam.lab.data import ImageFiles, Images, Tokens
-from superadam.lab.data.batching import ALL, Part, share
+from superadam.lab.data.batching import ALL, Share, share
 from superadam.lab.parallel import norm
 
-__all__ = ["Classification", "LanguageModel", "Problem", "shuffled", "some"]
+__all__ = ["Classification", "LanguageModel", "Workload", "shuffled", "some"]
 
 CHUNK = 128  # images at a time where nothing is learned
 MEASURED = 10_000  # images of the training set that are measured, at the most
@@ -36,7 +36,7 @@ Metrics = dict[str, float]
 Settings = dict[str, dict[str, Any]]
 
 
-class Problem:
+class Workload:
     """Base class.
 
     Args:
@@ -76,19 +76,19 @@ class Problem:
         """Of a batch of an epoch: the rows that processes can share."""
         return min(self.batch, len(self.source) - number * self.batch)
 
-    def batches(self, epoch: int, skip: int = 0, part: Part = ALL) -> Iterator[Any]:
+    def batches(self, epoch: int, skip: int = 0, part: Share = ALL) -> Iterator[Any]:
         """The batches of an epoch, without the first few; or one process's share of them."""
         options = {"augment": self.augment, "skip": skip, "workers": self.workers, "part": part}
         return data.batches(self.source, self.batch, seed=self.seed, epoch=epoch, **options)  # type: ignore[arg-type]
 
-    def measure_less(self) -> None:
+    def evaluate_less(self) -> None:
         """From now on measure a fixed part of each split, for runs by the hundred: 2,000 images, 5,000 words."""
 
     def loss(self, batch: Any, memory: Any = None) -> Evaluated:
         """f(x; ξ), with the same `memory` in both evaluations of a batch."""
         raise NotImplementedError
 
-    def measure(self, split: str) -> Metrics:
+    def evaluate(self, split: str) -> Metrics:
         """Loss and score on a split, without dropout."""
         raise NotImplementedError
 
@@ -137,7 +137,7 @@ def _eighth(n: int, bounds: tuple[int, int]) -> int:
     return min(max(n // 8, bounds[0]), bounds[1])
 
 
-class Classification(Problem):
+class Classification(Workload):
     """Cross-entropy of images. Of the training set, a fixed part is measured: `measured` images at the most."""
 
     def __init__(
@@ -157,7 +157,7 @@ class Classification(Problem):
         if isinstance(images["train"], ImageFiles):
             self.workers = os.cpu_count() or 1
 
-    def measure_less(self) -> None:
+    def evaluate_less(self) -> None:
         self.measured = {split: some(images, LESS) for split, images in self.measured.items()}
 
     def loss(self, batch: Any, memory: Any = None) -> Evaluated:
@@ -169,7 +169,7 @@ class Classification(Problem):
         return [x.contiguous(memory_format=torch.channels_last), y]  # convolutions take a quarter less time
 
     @torch.no_grad()
-    def measure(self, split: str) -> Metrics:
+    def evaluate(self, split: str) -> Metrics:
         loss = right = torch.zeros((), device=self.device)
         images = self.measured[split]
         with self.evaluating():
@@ -187,7 +187,7 @@ class Classification(Problem):
         return map(self._on_device, data.batches(images, CHUNK, workers=self.workers))
 
 
-class LanguageModel(Problem):
+class LanguageModel(Workload):
     """Cross-entropy of the next word. A recurrent model carries its state from batch to batch, without gradients.
 
     Of every text, the first `measured` words are measured.
@@ -214,14 +214,14 @@ class LanguageModel(Problem):
         self.part = data.streams(train.take(slice(_eighth(len(train), FULL_WORDS))), batch, bptt)
         self.recurrent, self.columns = recurrent, batch
 
-    def measure_less(self) -> None:
+    def evaluate_less(self) -> None:
         per_batch = self.source[0][0].numel()
         self.measured = {split: stream[: -(-LESS_WORDS // per_batch)] for split, stream in self.measured.items()}
 
     def size(self, number: int) -> int:
         return self.columns
 
-    def batches(self, epoch: int, skip: int = 0, part: Part = ALL) -> Iterator[Any]:
+    def batches(self, epoch: int, skip: int = 0, part: Share = ALL) -> Iterator[Any]:
         mine = share(self.columns, part)
         return ((inputs[:, mine], targets[:, mine]) for inputs, targets in self.source[skip:])
 
@@ -239,7 +239,7 @@ class LanguageModel(Problem):
         return cross_entropy(logits.flatten(0, 1), targets.flatten()), memory
 
     @torch.no_grad()
-    def measure(self, split: str) -> Metrics:
+    def evaluate(self, split: str) -> Metrics:
         with self.evaluating():
             loss = sum(part.item() for part in self._parts(self.measured[split]))
         return {"loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf}

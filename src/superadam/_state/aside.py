@@ -1,0 +1,46 @@
+"""Gradients that are taken aside, so that training does not notice: what `probe` and `Monitor` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from superadam._state.replay import Replay, generators_of
+
+__all__ = ["aside", "gradients"]
+
+
+@contextmanager
+def aside(modules: Iterable[nn.Module], loader: object) -> Iterator[Replay]:
+    """A `with` after which the default generators, those of a loader, and the buffers of modules are as before."""
+    start = Replay(modules)
+    own = [(generator, generator.get_state()) for generator in generators_of(loader)]
+    try:
+        yield start
+    finally:
+        start.restore()
+        for generator, state in own:
+            generator.set_state(state)
+
+
+def gradients(loss: Tensor, params: Sequence[Tensor], source: str, hint: str = "") -> tuple[Tensor | None, ...]:
+    """Those of a loss, past `p.grad`; None where it does not depend on the parameter.
+
+    Args:
+        loss: what a function of the user's has returned.
+        params: all of them.
+        source: the name of that function, for errors.
+        hint: what else may be wrong if the loss depends on none.
+    """
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        raise TypeError(
+            f"{source} must return the loss, a tensor of one element that can be differentiated, and not call "
+            f"backward(); it has returned {loss!r}"
+        )
+    found = torch.autograd.grad(loss, params, allow_unused=True)
+    if all(grad is None for grad in found):
+        raise ValueError(f"The loss of {source} depends on no parameter of the model: is it that of another one?{hint}")
+    return found

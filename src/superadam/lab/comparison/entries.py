@@ -1,0 +1,83 @@
+"""A run as a row of the data base: JSON that is checked when it is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, Literal, TypeVar, get_args
+
+from superadam.lab.comparison.jobs import Job
+from superadam.lab.comparison.records import Record
+from superadam.lab.reading import json_of, typed
+
+__all__ = ["Entry", "Result", "State", "read", "text_of"]
+
+State = Literal["waiting", "running", "done", "lost"]
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class Result:
+    """What a worker leaves of a run, its rows by column."""
+
+    status: Literal["finished", "diverged", "failed"]
+    rows: dict[str, list[Any]]
+    error: str = ""
+
+    @classmethod
+    def of(cls, record: Record) -> Result:
+        names = dict.fromkeys(name for row in record.rows for name in row)
+        return cls(record.status, {name: [row.get(name) for row in record.rows] for name in names}, record.error)
+
+    def record(self, job: Job, where: str) -> Record:
+        if len({len(column) for column in self.rows.values()}) > 1:
+            raise ValueError(f"{where} has columns of unequal lengths")
+        rows = [dict(zip(self.rows, values, strict=True)) for values in zip(*self.rows.values(), strict=True)]
+        return job.record(self.status, rows, self.error)
+
+
+@dataclasses.dataclass
+class Worker:
+    """A process, as `identity.this` says it."""
+
+    host: str
+    boot: str
+    pid: int
+    started: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A row of the table."""
+
+    id: int
+    job: Job
+    state: State
+    deaths: int
+    holder: str | None
+    """The worker, as it stands in the table."""
+    worker: dict[str, Any] | None
+    alive: Any
+    record: Record | None
+
+    @classmethod
+    def of(cls, row: Any) -> Entry:
+        """Whoever wrote it: it is checked."""
+        where = f"run {row.id}"
+        if row.state not in get_args(State) or type(row.deaths) is not int:
+            raise ValueError(f"{where} has the state {row.state!r} after {row.deaths!r} deaths of workers")
+        job = read(Job, row.job, where)
+        job = dataclasses.replace(job, options=tuple((k, v) for k, v in job.options))
+        worker = None if row.worker is None else dataclasses.asdict(read(Worker, row.worker, f"the worker of {where}"))
+        record = None
+        if row.state == "done":
+            record = read(Result, row.result, f"the result of {where}").record(job, f"the result of {where}")
+        return cls(row.id, job, row.state, row.deaths, row.worker, worker, row.alive, record)
+
+
+def text_of(found: Any) -> str:
+    return json.dumps(dataclasses.asdict(found))
+
+
+def read(cls: type[T], text: Any, where: str) -> T:
+    return typed(cls, json_of(text, where) if isinstance(text, str) else text, where)
