@@ -161,7 +161,9 @@ class Run:
 
     def train(self) -> str:
         """Go on until the end."""
-        with self._held(), self._signals():
+        with self._held(), self._signals(), warnings.catch_warnings():
+            if not self._replay:  # it was asked for
+                warnings.filterwarnings("ignore", "The two evaluations of the first batch")
             if self.processes.leads:
                 self.folder.write_environment()
             set_default_generators(self._generators)  # whatever has been drawn since the run was made
