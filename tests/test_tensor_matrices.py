@@ -185,3 +185,9 @@ def test_graphs_and_kernels_are_refused():
     for option in ("capturable", "compile"):
         with pytest.raises(ValueError, match="on the host"):
             SuperAdam([torch.zeros(3, 2, requires_grad=True)], matrix=OneSidedShampoo(), **{option: True})
+
+
+def test_one_pattern_is_no_tuple():
+    """Each of its letters would be one."""
+    with pytest.raises(ValueError, match=r"Invalid names parameter: 'head' .*expected a tuple"):
+        ByShape(OneSidedShampoo(), names="head")

@@ -115,8 +115,9 @@ class Pairing:
         if apart is not None and apart > 0.01:  # not if it is NaN: gradients that are zero, or not finite
             warnings.warn(
                 "The two evaluations of the first batch, at the same point, have given two gradients that differ by "
-                f"{float(apart):.0%}. With tau > 0 both must see the same batch. Does the closure (or the body "
-                "of the `twice` loop) fetch a batch, or draw from a torch.Generator of its own? Fetch the batch before "
+                f"{float(apart):.0%}. With tau > 0 both must see the same batch, and start from cleared gradients "
+                "(opt.zero_grad() in each turn of a `twice` loop). Does the closure (or the body of the loop) "
+                "fetch a batch, or draw from a torch.Generator of its own? Fetch the batch before "
                 "step(closure), or loop over `superadam.twice(loader)`, and set such a generator to the same state "
                 "in both evaluations.",
                 stacklevel=6,

@@ -128,7 +128,8 @@ class Points(AlgorithmOne):
                 scalars = dict.fromkeys(layout.parts.matrix.scalars, layout.params[0])
                 view = layout.view(scalars, moves=not self.two_point)
                 name, reasons = dispatch.explain(view)
-                told.append(f"group {i}, {len(layout.params)} tensors: {name}")
+                n = len(layout.params)
+                told.append(f"group {i}, {n} tensor{'s' if n != 1 else ''}: {name}")
                 told += [f"  not {other}: {reason}" for other, reason in reasons.items()]
         return told
 

@@ -6,6 +6,7 @@ import fnmatch
 
 from torch import Tensor
 
+from superadam._state.parts import check
 from superadam.matrices.base import Matrix
 from superadam.matrices.paper import SecondMoment
 
@@ -27,6 +28,11 @@ class ByShape(Matrix):
     otherwise: Matrix = SecondMoment()
     names: tuple[str, ...] = ()
     layers: tuple[str, ...] = ("Embedding", "EmbeddingBag")
+
+    def __post_init__(self) -> None:
+        for name in ("names", "layers"):
+            value = getattr(self, name)
+            check(isinstance(value, tuple), name, repr(value), "a tuple of patterns, such as ('head.*',)")
 
     @property
     def options(self) -> tuple[Matrix, ...]:
