@@ -119,7 +119,7 @@ class NoHostSync(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-NAMES = set(matrices.__all__) - {"Matrix", "MultipleOfIdentity"}
+NAMES = set(matrices.__all__) - {"ByShape", "Matrix", "MultipleOfIdentity", "OneSidedShampoo", "Slot", "dot", "norm2"}
 ONE_POINT = [m for n in sorted(NAMES) if not (m := getattr(matrices, n)()).two_point]
 
 

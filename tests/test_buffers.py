@@ -141,3 +141,26 @@ def test_modules_are_held_weakly():
         assert [*opt._met] == [mine[1]]
     finally:
         gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("half_steps", [False, True])
+def test_batch_norm_of_a_scripted_module_counts_a_batch_once(half_steps):
+    model = torch.jit.script(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
+    opt = SuperAdam(model, lr=1e-3, tau=1.0)
+    x = torch.randn(6, 3)
+
+    def closure():
+        opt.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        if half_steps:
+            for _ in twice([0]):
+                closure()
+                opt.step()
+        else:
+            opt.step(closure)
+    assert dict(model.named_buffers())["1.num_batches_tracked"] == 3

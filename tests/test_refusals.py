@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from problems import CASES
-from superadam import SuperAdam, matrices, penalties, sets, twice
+from superadam import SuperAdam, create, matrices, penalties, sets, twice
 from test_bad_input import Setup, Unchanged, identical
 from ways import MATRICES
 
@@ -98,6 +98,44 @@ def test_gradient_of_the_old_shape():
     filled(p, 1.0)
     p.data = torch.ones(5)
     with pytest.raises(RuntimeError, match=r"has shape \(5,\), but its gradient has shape \(3,\)"):
+        opt.step()
+
+
+@pytest.mark.parametrize("name", ["default", "adamw", "sgd", "adagrad", "yogi"])
+@pytest.mark.parametrize("change", ["strided", "transposed"])
+def test_a_parameter_that_lies_otherwise_takes_the_same_steps(name, change):
+    """And nothing is written beside it."""
+    around = torch.zeros(8, 8)
+    results = []
+    for moved in (False, True):
+        p = nn.Parameter(torch.zeros(4, 4))
+        opt = SuperAdam([p], lr=0.1) if name == "default" else create(name, [p], lr=0.1)
+        for n in range(4):
+            if n == 2 and moved:
+                p.data = around[::2, ::2].copy_(p.data) if change == "strided" else p.data.t().contiguous().t()
+            p.grad = torch.arange(16.0).reshape(4, 4) + n
+            opt.step()
+        results.append(p.detach().clone())
+    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-6)
+    if change == "strided":
+        assert around.count_nonzero() == around[::2, ::2].count_nonzero()
+
+
+@pytest.mark.parametrize("way", ["default", "foreach", "loop"])
+def test_state_of_another_shape_or_precision_is_refused(way):
+    p = nn.Parameter(torch.ones(64, 32))
+    opt = SuperAdam([p], lr=1e-3, **WAYS[way])
+    for _ in range(2):
+        filled(p, 1.0)
+        opt.step()
+    kept = opt.state[p]["v"]
+    opt.state[p]["v"] = torch.zeros(2, 2)
+    with pytest.raises(RuntimeError, match=r"'v' is \(2, 2\) torch.float32, expected \(64, 32\)"):
+        opt.step()
+    opt.state[p]["v"] = kept
+    p.data = p.data.double()
+    filled(p, 1.0)
+    with pytest.raises(RuntimeError, match=r"is torch.float64, but its state .* torch.float32, expected"):
         opt.step()
 
 

@@ -123,3 +123,10 @@ def test_a_data_base_in_memory_is_refused():
     for url in ("sqlite:///:memory:", "sqlite:///"):
         with pytest.raises(ValueError, match="cannot be shared"):
             Queue(url, "q")
+
+
+@pytest.mark.parametrize(
+    "text", ["sqlite:///x?password=s3cr3t", "postgresql:/u:s3cr3t@h/db", "--storage=pg:/u:s3cr3t@h"]
+)
+def test_what_is_almost_a_url_shows_no_password(text):
+    assert "s3cr3t" not in masked(text)

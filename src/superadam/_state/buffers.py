@@ -79,6 +79,9 @@ class Buffers:
     def restore(self) -> None:
         with torch.no_grad():
             for owner, name, buffer, value in self._kept:
+                if isinstance(owner, torch.jit.ScriptModule):  # whose buffers cannot be others
+                    buffer.copy_(value)
+                    continue
                 now = owner._buffers.get(name)
                 if now is not buffer and now is not self._left.get((id(owner), name), now):
                     continue  # lent for the time that the module ran, by torch.func.functional_call
@@ -112,7 +115,7 @@ class _Hook:
     def before(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling() or threading.get_ident() != self.thread:
             return
-        if self.buffers.keep(module):
+        if self.buffers.keep(module) and not isinstance(module, torch.jit.ScriptModule):  # which takes no hook
             self.on_one.append(module.register_forward_hook(self.after, always_call=True))
         if "_orig_mod" in module._modules:  # of torch.compile, which would compile the hook, then all without it
             self.on_all.remove()

@@ -132,6 +132,7 @@ class Composition(NamedTuple):
 OF_TORCH = {
     "betas": 'create("adamw", params, betas=…), or schedule=BiasCorrected(beta=…) for the first one and '
     "matrix=SecondMoment(beta=…, lam=…) for the second",
+    **dict.fromkeys(("beta1", "beta2"), 'create("adamw", params, betas=(…, …))'),
     "eps": 'create("adamw", params, eps=…), or matrix=SecondMoment(beta=…, lam=…), whose lam it is',
     "momentum": 'create("sgd", params, momentum=…), or schedule=Constant(alpha=1 - momentum)',
     "dampening": 'create("sgd", params, momentum=…, dampening=…)',

@@ -73,22 +73,23 @@ def check_gradients(opt: ComposedOptimizer) -> None:
 
 
 def check_shapes(opt: ComposedOptimizer) -> None:
-    """Every parameter has the shape that its state was made for: a kernel would write beyond the end of the other.
+    """Every parameter has the shape and the precision that its state was made for.
 
-    All tensors of a state are made with one shape, so one of them is enough to look at.
+    A kernel would write beyond the end of the other.
     """
     for group, p, i, j in _named(opt):
         state = opt.state.get(p)
         if not state:
             continue
-        held = state.get("g")
-        if held is None:  # after a restart
-            held = next((state[name] for name in opt._parts(group).matrix.buffers if name in state), None)
-        if held is not None and held.shape != p.shape and held.shape != real(p).shape:
-            raise RuntimeError(
-                f"Parameter {_name(group, i, j)} has shape {tuple(p.shape)}, but its state was made for the shape "
-                f"{tuple(held.shape)}. Make a new optimizer, or `del opt.state[p]` to start this parameter anew."
-            )
+        expected = opt._plan(group).of(p).slots(real(p))
+        for name in expected.keys() & state.keys():
+            was, now = (tuple(state[name].shape), state[name].dtype), (tuple(expected[name].shape), state_dtype(p))
+            if was != now:
+                raise RuntimeError(
+                    f"Parameter {_name(group, i, j)} has shape {tuple(p.shape)} and is {p.dtype}, but its state was "
+                    f"made for the shape and precision of another: {name!r} is {was[0]} {was[1]}, expected {now[0]} "
+                    f"{now[1]}. Make a new optimizer, or `del opt.state[p]` to start this parameter anew."
+                )
 
 
 def check_finite(opt: ComposedOptimizer) -> None:

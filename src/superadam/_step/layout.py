@@ -31,16 +31,19 @@ class Layout:
     def __init__(self, group: dict[str, Any], parts: Composition, params: list[Tensor], states: list[State]) -> None:
         self.group, self.parts, self.params, self.states = group, parts, params, states
         self.at_once = parts.at_once and group["clip"] is None
-        self.names = parts.names(params[0])
         self.plain = all(type(p) in (Tensor, Parameter) and p.dtype == state_dtype(p) for p in params)
-        self.facts = self._facts()
+        self.names = parts.names(params[0])
+        self.facts, self.held = self._facts(), self._held()
         self.ways: dict[Hashable, Way] = {}  # what `dispatch.choose` has chosen
         self.elementwise = {line_9: parts.elementwise(line_9=line_9) for line_9 in (False, True)}
         self.aligned = tiles.aligned(self.view({}, grads=[None] * len(params)))
         self.dtype, self.contiguous = params[0].dtype, all(p.is_contiguous() for p in params)
 
     def _facts(self) -> list[Any]:
-        return [(p.shape, p.dtype, p.device) for p in self.params]
+        return [(p.shape, p.stride(), p.dtype, p.device) for p in self.params]
+
+    def _held(self) -> list[Any]:
+        return [state.get(name) for state in self.states for name in self.names]
 
     def holds(self, params: list[Tensor], states: list[State | None]) -> bool:
         """Whether these parameters and states are the ones that it was made for, unchanged."""
@@ -48,6 +51,7 @@ class Layout:
             len(params) == len(self.params)
             and not any(map(operator.is_not, params, self.params))
             and not any(map(operator.is_not, states, self.states))
+            and not any(map(operator.is_not, self._held(), self.held))
             and self._facts() == self.facts
         )
 

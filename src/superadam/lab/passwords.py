@@ -12,6 +12,7 @@ LOGIN = r"(?:(?P<user>[^:/]*)(?P<password>:[^@]*)?@)?"  # as SQLAlchemy reads it
 URL = re.compile(rf"(?s)(?P<scheme>[\w+]+://){LOGIN}(?P<place>[^?]*)(?P<query>\?.*)?")
 SCHEME = re.compile(r"[\w+.-]+://")
 WORDS = re.compile(r"(?is)(passw\w*\s*[=:]\s*).*")
+LOOSE = re.compile(r"(?s)[\w+.-]+:/.*@")  # a slash is missing
 SECRET = re.compile(r"(?i)pass|secret|token|key")
 
 
@@ -40,10 +41,10 @@ def masked(text: str) -> str:
     """
     start = SCHEME.search(text)
     if start is None:
-        return WORDS.sub(r"\1…", text)
+        return WORDS.sub(r"\1…", LOOSE.sub("…@", text))
     before, url = text[: start.start()], text[start.start() :]
     if url.startswith("sqlite:///"):
-        return text
+        return WORDS.sub(r"\1…", text)
     if parsed(url) is None:
         return f"{before}{start[0]}…"
     found = URL.fullmatch(url)

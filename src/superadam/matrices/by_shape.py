@@ -9,6 +9,7 @@ from torch import Tensor
 from superadam._state.parts import check
 from superadam.matrices.base import Matrix
 from superadam.matrices.paper import SecondMoment
+from superadam.matrices.shampoo import OneSidedShampoo
 
 __all__ = ["ByShape"]
 
@@ -19,12 +20,11 @@ class ByShape(Matrix):
     `names` are patterns of parameters that `otherwise` takes whatever their shape is, as `"*embed*"`; `layers` are
     types of layers whose parameters it takes, known where the optimizer was given a module.
 
-    >>> from superadam.matrices import OneSidedShampoo
-    >>> ByShape(OneSidedShampoo(), names=("head.*",)).otherwise
+    >>> ByShape(OneSidedShampoo(every=10), names=("head.*",)).otherwise
     SecondMoment(beta=0.999, lam=0.0005, bias_correction=False)
     """
 
-    first: Matrix
+    first: Matrix = OneSidedShampoo()
     otherwise: Matrix = SecondMoment()
     names: tuple[str, ...] = ()
     layers: tuple[str, ...] = ("Embedding", "EmbeddingBag")

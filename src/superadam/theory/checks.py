@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from superadam.estimators import Recursive
+from superadam.iterates import Plain
 from superadam.schedules import Paper
 from superadam.theory.theorems import Conditions, Problem, conditions
 
@@ -41,7 +42,8 @@ def check_optimizer(opt: ComposedOptimizer, problem: Problem) -> Conditions:
 
 
 def _has_theorem(parts: Composition) -> bool:
-    return type(parts.estimator) is Recursive and parts.estimator.tau in (0, 1) and type(parts.schedule) is Paper
+    line_11 = type(parts.estimator) is Recursive and parts.estimator.tau in (0, 1) and type(parts.iterate) is Plain
+    return line_11 and type(parts.schedule) is Paper
 
 
 def _conditions(problem: Problem, lr: float, tau: float, schedule: Any) -> Conditions:
@@ -58,6 +60,8 @@ def _outside(group: dict[str, Any], parts: Composition) -> Iterator[str]:
         yield f"estimator {parts.estimator}: the theorems are about line 11"
     elif parts.estimator.tau not in (0, 1):
         yield f"tau = {parts.estimator.tau:g}: the theorems are about tau = 0 and tau = 1"
+    if type(parts.iterate) is not Plain:
+        yield f"iterate {parts.iterate}: the theorems are about gradients at x_t"
     if type(parts.schedule) is not Paper:
         yield f"schedule {parts.schedule}: the theorems are about schedules.Paper"
     if group["lr"] == 0:

@@ -129,7 +129,7 @@ def sadagrad(
     Chen et al. 2018, with stages of given length.
 
     >>> import torch
-    >>> sadagrad(torch.nn.Linear(3, 1), length=20).param_groups[0]["estimator"]["length"]
+    >>> sadagrad(torch.nn.Linear(3, 1), length=20).param_groups[0]["iterate"]["length"]
     20
     """
     return compose(
