@@ -191,3 +191,12 @@ def test_one_pattern_is_no_tuple():
     """Each of its letters would be one."""
     with pytest.raises(ValueError, match=r"Invalid names parameter: 'head' .*expected a tuple"):
         ByShape(OneSidedShampoo(), names="head")
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_which_parameters_go_together_is_decided_once(tau, monkeypatch):
+    """Though weights and biases take turns in the group."""
+    made, make = [], SuperAdam._layouts
+    monkeypatch.setattr(SuperAdam, "_layouts", lambda self, plan: made.append(plan) or make(self, plan))
+    run(tau, False)
+    assert len(made) == 1

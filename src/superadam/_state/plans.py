@@ -27,6 +27,8 @@ class Plan:
     """A param group: the parts that its options name, and its parameters as the last step has grouped them."""
 
     layouts: list[Layout] | None = None
+    params: list[Tensor]
+    """Those with a gradient, which the layouts are of."""
 
     def __init__(self, group: dict[str, Any]) -> None:
         self.group, self.parts = group, Composition.of(group)

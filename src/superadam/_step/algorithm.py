@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar, cast
 
@@ -72,27 +73,24 @@ class AlgorithmOne(ComposedOptimizer):
         for plan in self._plans:
             params = [p for p in plan.group["params"] if p.grad is not None]
             self._some_idle |= len(params) < len(plan.group["params"])
-            if plan.layouts is None or not self._same(plan.layouts, params):
+            if plan.layouts is None or not self._same(plan, params):
                 refusals.check_gradients(self)
                 if moves and self._pending():
                     raise RuntimeError(
                         "A move is pending from when tau was larger: call opt.flush() before lowering it."
                     )
-                plan.layouts = self._layouts(plan)
+                plan.layouts, plan.params = self._layouts(plan), params
             views += [self._view(layout, moves=moves) for layout in plan.layouts]
         return views
 
-    def _same(self, layouts: list[Layout], params: list[Tensor]) -> bool:
-        """Whether the last step's layouts still hold, as they do while nothing but numbers changes."""
-        start = 0
-        for layout in layouts:
-            own = params[start : start + len(layout.params)]
-            start += len(layout.params)
-            if not layout.holds(own, list(map(self.state.get, own))):
-                return False
-            if not all([p.grad.shape == p.shape and p.grad.layout is torch.strided for p in own]):  # type: ignore[union-attr]
-                return False
-        return start == len(params)
+    def _same(self, plan: Plan, params: list[Tensor]) -> bool:
+        """Whether the last step's layouts are those of these parameters, and still hold."""
+        return (
+            len(params) == len(plan.params)
+            and not any(map(operator.is_not, params, plan.params))
+            and all([layout.holds(self.state) for layout in plan.layouts or ()])
+            and all([p.grad.shape == p.shape and p.grad.layout is torch.strided for p in params])  # type: ignore[union-attr]
+        )
 
     def _layouts(self, plan: Plan) -> list[Layout]:
         for p in plan.group["params"]:

@@ -33,7 +33,7 @@ class Layout:
         self.at_once = parts.at_once and group["clip"] is None
         self.plain = all(type(p) in (Tensor, Parameter) and p.dtype == state_dtype(p) for p in params)
         self.names = parts.names(params[0])
-        self.facts, self.held = self._facts(), self._held()
+        self.facts, self.held = self._facts(), [s.get(name) for s in states for name in self.names]
         self.ways: dict[Hashable, Way] = {}  # what `dispatch.choose` has chosen
         self.elementwise = {line_9: parts.elementwise(line_9=line_9) for line_9 in (False, True)}
         self.aligned = tiles.aligned(self.view({}, grads=[None] * len(params)))
@@ -42,16 +42,11 @@ class Layout:
     def _facts(self) -> list[Any]:
         return [(p.shape, p.stride(), p.dtype, p.device) for p in self.params]
 
-    def _held(self) -> list[Any]:
-        return [state.get(name) for state in self.states for name in self.names]
-
-    def holds(self, params: list[Tensor], states: list[State | None]) -> bool:
-        """Whether these parameters and states are the ones that it was made for, unchanged."""
+    def holds(self, states: dict[Tensor, State]) -> bool:
+        """Whether its parameters have the states that it was made for, and nothing but numbers has changed."""
         return (
-            len(params) == len(self.params)
-            and not any(map(operator.is_not, params, self.params))
-            and not any(map(operator.is_not, states, self.states))
-            and not any(map(operator.is_not, self._held(), self.held))
+            not any(map(operator.is_not, map(states.get, self.params), self.states))
+            and not any(map(operator.is_not, [s.get(name) for s in self.states for name in self.names], self.held))
             and self._facts() == self.facts
         )
 
