@@ -689,11 +689,3 @@ def test_factors_of_other_shapes_are_refused():
         saved["state"][0] = {**saved["state"][0], name: torch.ones(7)}
         with pytest.raises(ValueError, match=rf"'{name}' of parameter 0 has shape \(7,\)"):
             opt.load_state_dict(saved)
-
-
-def test_a_nameless_optimizer_takes_over_no_names():
-    """They would be those of other parameters."""
-    _, opt = trained_pair(NAMED["module"], "a", "b")
-    other = SuperAdam(Pair("b", "a").parameters(), lr=1e-3)
-    other.load_state_dict(opt.state_dict())
-    assert "param_names" not in other.param_groups[0]

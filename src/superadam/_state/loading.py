@@ -46,8 +46,6 @@ def watched(opt: ComposedOptimizer) -> Iterator[None]:
         state_dict = by_name(state_dict, [group.get("param_names") for group in state_dict["param_groups"]], names)
         for own, saved in zip(opt.param_groups, state_dict["param_groups"], strict=False):
             saved.pop("param_layers", None)
-            if "param_names" not in own:  # by position: their names would be false ones
-                saved.pop("param_names", None)
             if "param_layers" in own:  # those of the model at hand
                 saved["param_layers"] = own["param_layers"]
         _check_composition(opt, state_dict)
