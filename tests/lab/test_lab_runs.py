@@ -421,3 +421,22 @@ def test_tensorboard_shows_what_the_metrics_say(run):
         shown = [(event.step, event.value) for event in found.Scalars(f"superadam/{name}")]
         assert shown == [(row["step"], pytest.approx(row[name], rel=1e-6)) for row in measured]
     assert found.Scalars("superadam/condition")[-1].value == pytest.approx(last["condition"], rel=1e-6)
+
+
+@pytest.mark.parametrize("rows_there", [0, 1, 2, 3])
+def test_a_run_without_its_checkpoint(run, rows_there):
+    """It was killed before the first one, after a row at most, or the checkpoint is gone: then rows are kept."""
+    parts = run("digits-mlp")
+    parts.train()
+    parts.folder.checkpoint.unlink()
+    lines = parts.folder.metrics.read_text().splitlines(keepends=True)
+    assert len(lines) >= 3
+    parts.folder.metrics.write_text("".join(lines[:rows_there]))
+    if rows_there > 1:
+        with pytest.raises(ValueError, match=r"last\.pt is missing, but metrics\.jsonl has rows"):
+            Run(parts.folder)
+        assert len(rows(parts.folder.path)) == rows_there
+    else:
+        again = Run(parts.folder)
+        again.train()
+        assert len(rows(parts.folder.path)) == len(lines)

@@ -172,6 +172,20 @@ class Folder:
             file.flush()
             os.fsync(file.fileno())
 
+    def is_saved(self) -> bool:
+        """Whether there is a checkpoint. One that is gone is refused: to begin anew would drop what was measured.
+
+        Every row is followed by a checkpoint, so a run that was killed before its first one has one row at most.
+        """
+        if self.checkpoint.exists():
+            return True
+        if self.metrics.exists() and self.metrics.read_bytes().count(b"\n") > 1:
+            raise ValueError(
+                f"{self.checkpoint} is missing, but {self.metrics.name} has rows: to go on would write over them. "
+                "Put the checkpoint back, or start a new run."
+            )
+        return False
+
     def check_metrics(self, size: int) -> None:
         """Refuse a file that has lost some of what the checkpoint relies on."""
         there = self.metrics.stat().st_size

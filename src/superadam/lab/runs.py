@@ -79,14 +79,7 @@ class Run:
         self.watcher = watcher or Watcher()
         self.task = tasks.find(config.task)
         self.sizes = self.task.sizes(config.scale, config.sizes)
-        resumed = self.processes.from_first(folder.checkpoint.exists)
-        if not resumed and self.processes.from_first(
-            lambda: folder.metrics.exists() and folder.metrics.stat().st_size > 0
-        ):
-            raise ValueError(
-                f"{folder.checkpoint} is missing, but {folder.metrics.name} has rows: to go on would write over them. "
-                "Put the checkpoint back, or start a new run."
-            )
+        resumed = self.processes.from_first(folder.is_saved)
         check_device(config.device)
         if resumed:
             torch.set_num_threads(folder.threads())
