@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from superadam._step.view import View, each, real, state_dtype
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
+    from superadam._state.plans import Plan
 
 __all__ = ["check_finite", "check_gradients", "check_matrix", "check_shapes", "left_out"]
 
@@ -22,14 +23,14 @@ __all__ = ["check_finite", "check_gradients", "check_matrix", "check_shapes", "l
 WATCHED_STEPS = 3
 
 
-def _named(opt: ComposedOptimizer) -> Iterator[tuple[dict[str, Any], Tensor, int, int]]:
-    for i, group in enumerate(opt.param_groups):
-        for j, p in enumerate(group["params"]):
-            yield group, p, i, j
+def _named(opt: ComposedOptimizer) -> Iterator[tuple[Plan, Tensor, int, int]]:
+    for i, plan in enumerate(opt._plans_of_now()):
+        for j, p in enumerate(plan.group["params"]):
+            yield plan, p, i, j
 
 
-def _name(group: dict[str, Any], i: int, j: int) -> str:
-    names = group.get("param_names")
+def _name(plan: Plan, i: int, j: int) -> str:
+    names = plan.group.get("param_names")
     return str(names[j]) if names else f"{j} of group {i}"
 
 
@@ -50,18 +51,18 @@ def left_out(opt: ComposedOptimizer, loss: object) -> bool:
 def check_gradients(opt: ComposedOptimizer) -> None:
     """Every gradient is dense and as large as its parameter; with two gradients per batch there is at least one."""
     seen = False
-    for group, p, i, j in _named(opt):
+    for plan, p, i, j in _named(opt):
         if p.grad is None:
             continue
         seen = True
         if p.grad.layout is not torch.strided:
             raise RuntimeError(
-                f"SuperAdam does not support sparse gradients (parameter {_name(group, i, j)}): use dense ones, e.g. "
+                f"SuperAdam does not support sparse gradients (parameter {_name(plan, i, j)}): use dense ones, e.g. "
                 "nn.Embedding(..., sparse=False)"
             )
         if p.grad.shape != p.shape:
             raise RuntimeError(
-                f"Parameter {_name(group, i, j)} has shape {tuple(p.shape)}, but its gradient has shape "
+                f"Parameter {_name(plan, i, j)} has shape {tuple(p.shape)}, but its gradient has shape "
                 f"{tuple(p.grad.shape)}: clear the gradients after a parameter is resized."
             )
     check_shapes(opt)
@@ -77,16 +78,16 @@ def check_shapes(opt: ComposedOptimizer) -> None:
 
     A kernel would write beyond the end of the other.
     """
-    for group, p, i, j in _named(opt):
+    for plan, p, i, j in _named(opt):
         state = opt.state.get(p)
         if not state:
             continue
-        expected = opt._plan(group).of(p).slots(real(p))
+        expected = plan.of(p).slots(real(p))
         for name in expected.keys() & state.keys():
             was, now = (tuple(state[name].shape), state[name].dtype), (tuple(expected[name].shape), state_dtype(p))
             if was != now:
                 raise RuntimeError(
-                    f"Parameter {_name(group, i, j)} has shape {tuple(p.shape)} and is {p.dtype}, but its state was "
+                    f"Parameter {_name(plan, i, j)} has shape {tuple(p.shape)} and is {p.dtype}, but its state was "
                     f"made for the shape and precision of another: {name!r} is {was[0]} {was[1]}, expected {now[0]} "
                     f"{now[1]}. Make a new optimizer, or `del opt.state[p]` to start this parameter anew."
                 )
@@ -97,8 +98,8 @@ def check_finite(opt: ComposedOptimizer) -> None:
 
     Without a set or a penalty, numbers that are not finite spread, as in torch.optim: a look waits for the device.
     """
-    for group, p, i, j in _named(opt):
-        looks = [part for part in opt._parts(group)[-2:] if part is not None]
+    for plan, p, i, j in _named(opt):
+        looks = [part for part in plan.parts[-2:] if part is not None]
         if not looks or p.grad is None or (p.device.type != "cpu" and all(part.separable for part in looks)):
             continue
         grad = real(local(p.grad))
@@ -107,7 +108,7 @@ def check_finite(opt: ComposedOptimizer) -> None:
         limit = 0.1 * math.sqrt(torch.finfo(state_dtype(p)).max)
         if not size <= limit:
             raise ValueError(
-                f"The gradient of parameter {_name(group, i, j)} is not finite, or too large: its largest element is "
+                f"The gradient of parameter {_name(plan, i, j)} is not finite, or too large: its largest element is "
                 f"{size:g}, and {looks[0]} allows {limit:.0g}. This batch is dropped, and training can go on with the "
                 "next one."
             )
