@@ -64,7 +64,7 @@ def main():
             losses, skipped = way(tau)
             first, last = losses[0], sum(losses[-20:]) / 20
             print(f"{way.__name__}, τ = {tau:g}: loss {first:.2f} to {last:.2f}, {skipped} batches skipped")
-            result[way.__name__, tau] = {"first": first, "last": last, "skipped": skipped}
+            result[way.__name__, tau] = {"first": first, "last": last, "skipped": skipped, "losses": losses}
     return result
 
 

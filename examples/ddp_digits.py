@@ -29,7 +29,7 @@ def data():
 def main():
     dist.init_process_group("gloo")  # "nccl" on GPUs
     train_set, (x, y) = data()
-    sampler = DistributedSampler(train_set)
+    sampler: DistributedSampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size=MICRO_BATCH, sampler=sampler, drop_last=True)
 
     torch.manual_seed(0)  # the same first weights everywhere

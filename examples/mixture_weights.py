@@ -49,11 +49,12 @@ def main(steps=2000, batch=256):
     gap = (loss(w, p) - loss(by_em, p)).item()
     distance = (w - by_em).abs().max().item()
     print("component       ", "".join(f"{k:9d}" for k in range(1, 6)))
-    for name, weights in (("true", TRUE), ("EM, all data", by_em), ("SUPER-ADAM", w)):
+    found = {"true": TRUE, "EM, all data": by_em, "SUPER-ADAM": w}
+    for name, weights in found.items():
         print(f"{name:16s} ", "".join(f"{v:9.4f}" for v in weights))
     print(f"negative log-likelihood above EM's: {gap:.1e}; largest difference of a weight: {distance:.4f}")
     print(f"outside of the simplex by {opt.feasibility():.0e}")
-    return {"gap": gap, "distance": distance, "absent": w[4].item(), "violation": opt.feasibility()}
+    return {"gap": gap, "distance": distance, "absent": w[4].item(), "violation": opt.feasibility(), "weights": found}
 
 
 if __name__ == "__main__":

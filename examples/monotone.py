@@ -20,20 +20,21 @@ def truth(x):
 
 def network(seed=0):
     torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+    first = nn.Linear(1, 32)
+    net = nn.Sequential(first, nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
     with torch.no_grad():
-        net[0].weight.mul_(3)
+        first.weight.mul_(3)
     return net
 
 
-def fit(constraint, x, y, steps=1500):
+def fit(constraint, x, y, steps):
     net = network()
-    if constraint is not None:  # start from |W|, not from a projection that would make half of it zero
-        with torch.no_grad():
-            for layer in net[::2]:
-                layer.weight.abs_().mul_(0.5)
     weights = [p for p in net.parameters() if p.dim() == 2]
     biases = [p for p in net.parameters() if p.dim() == 1]
+    if constraint is not None:  # start from |W|, not from a projection that would make half of it zero
+        with torch.no_grad():
+            for weight in weights:
+                weight.abs_().mul_(0.5)
     opt = SuperAdam([{"params": weights, "constraint": constraint}, {"params": biases}], lr=0.05, schedule="Paper")
     for _ in range(steps):
         opt.zero_grad()
@@ -42,23 +43,24 @@ def fit(constraint, x, y, steps=1500):
     return net, opt
 
 
-def main():
+def main(steps=1500):
     generator = torch.Generator().manual_seed(0)
     x = 4 * torch.rand(60, 1, generator=generator) - 2
     y = truth(x) + 0.3 * torch.randn(60, 1, generator=generator)
     grid = torch.linspace(-2, 2, 2001)[:, None]
-    result = {}
+    result: dict[str, object] = {"data": (x, y, grid, truth(grid))}
     for name, constraint in (("monotone", sets.NonNegative()), ("free", None)):
-        net, opt = fit(constraint, x, y)
+        net, opt = fit(constraint, x, y, steps)
         with torch.no_grad():
             out = net(grid)
         drop = (-out.diff(dim=0)).clamp(min=0)
         error = (out - truth(grid)).square().mean().sqrt().item()
-        result[name] = {"error": error, "decreasing": int((drop > 1e-6).sum()), "violation": opt.feasibility()}
+        facts = {"error": error, "decreasing": int((drop > 1e-6).sum()), "violation": opt.feasibility()}
         print(
-            f"{name:9s} error to the true function {error:.3f}; decreases in {result[name]['decreasing']} of 2000 "
+            f"{name:9s} error to the true function {error:.3f}; decreases in {facts['decreasing']} of 2000 "
             f"steps of the grid; outside of the set by {opt.feasibility():.0e}"
         )
+        result[name] = {**facts, "curve": out}
     return result
 
 

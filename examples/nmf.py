@@ -16,13 +16,15 @@ RANK = 16
 
 
 def by_sklearn(X):
-    model = NMF(RANK, init="nndsvda", max_iter=2000, tol=1e-4, random_state=0)
+    # (scikit-learn has no types, and its default for the rank is a string.)
+    model = NMF(RANK, init="nndsvda", max_iter=2000, tol=1e-4, random_state=0)  # pyright: ignore[reportArgumentType]
     model.fit(X.numpy())
     return float(model.reconstruction_err_)
 
 
 def main(images=500, steps=1500):
-    X = torch.tensor(load_digits().data[:images]) / 16
+    pixels, _ = load_digits(return_X_y=True)
+    X = torch.tensor(pixels[:images]) / 16
     generator = torch.Generator().manual_seed(0)
     W, H = (
         torch.rand(shape, generator=generator, dtype=torch.float64).mul_(0.5).requires_grad_()
@@ -43,7 +45,7 @@ def main(images=500, steps=1500):
     print(f"‖X - WH‖, rank {RANK}: SUPER-ADAM {error:.3f}, scikit-learn's NMF {reference:.3f}")
     print(f"(no factorisation of this rank is below {free:.3f}, with signs allowed)")
     print(f"least element of W and H: {least:.0e}; zeros in H: {100 * zeros:.0f} % (read at x̃)")
-    return {"error": error, "sklearn": reference, "least": least, "zeros": zeros}
+    return {"error": error, "sklearn": reference, "least": least, "zeros": zeros, "parts": H.detach()}
 
 
 if __name__ == "__main__":

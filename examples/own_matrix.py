@@ -33,9 +33,9 @@ class CubeRoot(matrices.Matrix):
 
 
 @zoo.method
-def cube_root(params, lr=1e-2, **options):
+def cube_root(params, lr=1e-2, schedule="Paper", **options):
     """Cube root: third moments in place of second ones."""
-    return SuperAdam(params, lr, matrix=CubeRoot(), **{"schedule": "Paper", **options})
+    return SuperAdam(params, lr, matrix=CubeRoot(), schedule=schedule, **options)
 
 
 def train(opt, model, x, y, epochs):

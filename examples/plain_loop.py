@@ -31,6 +31,7 @@ def main(epochs=20):
     opt = SuperAdam(model, lr=3e-3, weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, epochs * len(loader))
 
+    losses, accuracies = [], []
     for epoch in range(1, epochs + 1):
         model.train()
         total = 0.0
@@ -43,10 +44,11 @@ def main(epochs=20):
             total += loss.item()
         model.eval()
         with torch.no_grad():
-            accuracy = (model(x_test).argmax(1) == y_test).float().mean().item()
+            accuracies.append((model(x_test).argmax(1) == y_test).float().mean().item())
+        losses.append(total / len(loader))
         if epoch % 5 == 0:
-            print(f"epoch {epoch}: training loss {total / len(loader):.2f}, test accuracy {accuracy:.1%}")
-    return {"loss": total / len(loader), "accuracy": accuracy}
+            print(f"epoch {epoch}: training loss {losses[-1]:.2f}, test accuracy {accuracies[-1]:.1%}")
+    return {"losses": losses, "accuracies": accuracies}
 
 
 if __name__ == "__main__":

@@ -69,7 +69,8 @@ def main(steps=2000, batch=256):
     print(f"(equal weights: above it by {at_start:.1e})")
     held = [(v > 1e-3).sum().item() for v in (w, reference)]
     print(f"assets held: {held[0]}, SLSQP {held[1]}; largest weight {w.max():.4f}, sum {w.sum():.6f}")
-    return {"gap": gap, "start": at_start, "largest": w.max().item(), "violation": opt.feasibility()}
+    facts = {"gap": gap, "start": at_start, "largest": w.max().item(), "violation": opt.feasibility()}
+    return {**facts, "weights": (w, reference)}
 
 
 if __name__ == "__main__":

@@ -40,18 +40,19 @@ def train(model, optimizer, scheduler, data, *, way, path, stop=None):
         loss.backward()
         return loss
 
+    of_batch = []  # the losses of its turns: with `twice` two
     while data.epoch < EPOCHS:
         for turn, (x, y) in enumerate(twice(data) if way == "twice" else data):
             if way == "closure":
-                loss = optimizer.step(lambda x=x, y=y: evaluate(x, y))
+                of_batch.append(optimizer.step(lambda x=x, y=y: evaluate(x, y)))
             else:
-                loss = evaluate(x, y)
+                of_batch.append(evaluate(x, y))
                 optimizer.step()
                 if way == "twice" and turn % 2 == 0:
-                    first = loss
                     continue  # the second turn of this batch ends it
             scheduler.step()
-            losses.append((first if way == "twice" else loss).item())
+            losses.append(of_batch[0].item())
+            of_batch = []
             save_checkpoint(path, **parts, extra=losses)
             if len(losses) == stop:
                 return losses

@@ -62,7 +62,7 @@ def main(epochs=10):
         model, opt = train(way, train_set, epochs)
         with torch.no_grad():
             accuracy = (model(x_test).argmax(1) == y_test).float().mean().item()
-        seen = model[1].num_batches_tracked.item()
+        seen = model.get_buffer("1.num_batches_tracked").item()
         print(f"{way + ':':8s} test accuracy {accuracy:.1%}, {opt.gradient_evaluations} gradients, ", end="")
         print(f"BatchNorm has seen {seen} batches")
         models.append(model)

@@ -37,7 +37,8 @@ def train(way, *, stop=None, folder=None, resume=None):
         losses.append(loss.item())
         return loss
 
-    done, losses = 0, []
+    done = 0
+    losses: list[float] = []
     if resume is not None:
         accelerator.load_state(folder)
         done = resume

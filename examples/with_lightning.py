@@ -6,31 +6,32 @@ Prints the losses of a run that was never stopped and of one that was, which are
 """
 
 import tempfile
+from typing import Any
 
-import lightning
 import torch
+from lightning.pytorch import LightningModule, Trainer, callbacks, seed_everything
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from superadam import SuperAdam
 
 
-class Net(lightning.LightningModule):
+class Net(LightningModule):
     """Lightning passes a closure to `step` itself: with automatic optimization τ = 1 needs nothing."""
 
     def __init__(self, tau, manual):
         super().__init__()
-        self.automatic_optimization = not manual
-        self.tau, self.losses = tau, []
+        self.automatic_optimization, self.tau, self.losses = not manual, tau, []
         self.net = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def configure_optimizers(self):
-        return SuperAdam(self, lr=0.03, tau=self.tau, schedule="Paper")
+        self.opt = SuperAdam(self, lr=0.03, tau=self.tau, schedule="Paper")
+        return self.opt
 
     def training_step(self, batch, index):
         if self.automatic_optimization:
             return self.evaluate(batch)
-        opt = self.optimizers()
+        opt: Any = self.optimizers()  # one, where there could be several
 
         def closure():
             opt.zero_grad()
@@ -46,17 +47,17 @@ class Net(lightning.LightningModule):
         return loss
 
     def on_train_end(self):
-        self.trainer.optimizers[0].flush()
+        self.opt.flush()
 
 
 def train(tau, manual, folder, *, epochs, resume=None):
-    lightning.seed_everything(0, verbose=False)
+    seed_everything(0, verbose=False)
     x = torch.randn(320, 10)
     loader = DataLoader(TensorDataset(x, (x[:, :1] * x[:, 1:2]).tanh()), batch_size=32)
     model = Net(tau, manual)
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    saving = lightning.pytorch.callbacks.ModelCheckpoint(folder, filename="last")
-    trainer = lightning.Trainer(max_epochs=epochs, accelerator="cpu", callbacks=[saving], **quiet)
+    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    saving = callbacks.ModelCheckpoint(folder, filename="last")
+    trainer = Trainer(max_epochs=epochs, accelerator="cpu", callbacks=[saving], **quiet)
     trainer.fit(model, loader, ckpt_path=resume)
     return model.losses
 

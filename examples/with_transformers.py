@@ -60,9 +60,9 @@ class Stop(transformers.TrainerCallback):
         control.should_training_stop = state.global_step == self.batch
 
 
-def main():
+def main(settings=((0.0, 1), (1.0, 1), (1.0, 2))):
     results = {}
-    for tau, accumulate in ((0.0, 1), (1.0, 1), (1.0, 2)):
+    for tau, accumulate in settings:
         with tempfile.TemporaryDirectory() as folder:
             whole, model = train(tau, f"{folder}/whole", accumulate=accumulate)
             train(tau, folder, accumulate=accumulate, stop=9)

@@ -1,6 +1,5 @@
-"""Write docs/performance.md from the report of `superadam bench`, docs/data/bench.json, and from docs/data/profile.txt.
+"""Write docs/performance.md from the reports of `superadam bench` in docs/data.
 
-python scripts/step_profile.py --out docs/data/profile.txt
 python scripts/bench_page.py          # writes the page
 python scripts/bench_page.py --check  # fails if the page is not what would be written
 """
@@ -9,157 +8,193 @@ import json
 import sys
 from pathlib import Path
 
-from superadam import bench
+from superadam import bench, zoo
+from superadam.bench import candidates
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "data" / "bench.json"
-PROFILED = ROOT / "docs" / "data" / "profile.txt"
 LATER = ROOT / "docs" / "data" / "bench_later.json"
+MATRICES = ROOT / "docs" / "data" / "bench_matrices.json"
 PAGE = ROOT / "docs" / "performance.md"
 
 INTRO = """\
 # Performance
 
-How long a step takes, and what it takes. Made by `python scripts/bench_page.py` from [the report](data/bench.json) of
+All times on this page are from a CPU with {threads} threads ({processor}), in float32. Nothing was measured on a GPU.
+
+**How fast is a step?** `adam`, `adamw`, `super_adam` and AMSGrad take as long as torch's fused AdamW. The table has
+the time of an optimizer step on ResNet-18 as a multiple of `torch.optim.AdamW(fused=True)`:
+
+{glance}
+
+**Does it matter?** For a ResNet-18 with 128 images, AdamW's step is {resnet_adamw} of a training step, Muon's
+{resnet_muon} and SOAP's {resnet_soap}. For a block of GPT-2 small with 4 sequences of 256 tokens, AdamW's is
+{gpt_adamw}, Muon's {gpt_muon} and SOAP's {gpt_soap}. With τ = 1 the second gradient of each batch costs far more than
+the optimizer. The tables: [Muon and SOAP](#share-of-a-training-step-with-these-methods),
+[τ = 1](#share-of-a-training-step).
+
+**Which way does my optimizer take?** Print it, with what keeps it from a faster way:
+
+```python
+import torch
+from superadam import SuperAdam, matrices
+
+print(*SuperAdam(torch.nn.Linear(2, 1), matrix=matrices.Yogi()).ways(), sep="\\n")
+# group 0, 2 tensors: tiles
+#   not torch's fused Adam: Yogi is not Adam's matrix
+#   …
+```
+
+**What should I switch on?**
+
+- Usually nothing. The optimizer takes torch's fused kernel wherever one computes the same step.
+- `compile=True` where `opt.ways()` says "tiles". On ResNet-18 a compiled step takes {gain} of the time. The first
+  steps take {cold} s, or {warm} s once torch has the kernels in its cache. A model of small tensors gains nothing:
+  tensors of up to 65,536 numbers are not compiled.
+- Parameter names for Shampoo, SOAP and PSGD: `SuperAdam(model, …)`, not `model.parameters()`. Different tensors then
+  refresh their factors in different steps ([why](scale.md#matrices-per-tensor-muon-shampoo-soap-psgd)).
+- `state_dtype=torch.bfloat16` halves the state, but the step is much slower ([times](scale.md#state-in-bfloat16)).
+
+![Times of a step as multiples of torch's fused AdamW, for cases 1, 2, 4a and 4b with τ = 0 and 1](img/speed.svg)
+
+(`python scripts/pictures.py speed`. Case 3 is by far the slowest of the paper's five, and only in the tables.)
+
+## Ways to run a step
+
+The composition and the options decide which way a step runs. All ways compute the same formulas.
+
+- **torch's fused Adam, Adagrad, SGD**: torch's kernel, if the composition has τ = 0 and computes the same step: Adam,
+  AdamW, AMSGrad and case 1; Adagrad; SGD and every H_t that is a multiple of the identity. Memory bandwidth limits
+  it: each number is read and written once. If H_t needs a norm, the gradient is read twice.
+- **compiled**: with `compile=True`, one kernel for each group of lines. Memory bandwidth limits it, and one call from
+  Python per tensor.
+- **tiles**: the formulas on about 4 MB of float32 at a time, so that each operation finds its data in the cache. If a
+  part needs a whole tensor (a norm per tensor, two gradients compared, L-BFGS), a tile is a tensor. The cache limits
+  it, and one call per operation and tile. Several threads wait for each other after each call.
+- **lists**: torch's foreach functions on lists of tensors: on accelerators, with `foreach=True`, and always for a
+  matrix per tensor (Muon, Shampoo, SOAP, …). Memory bandwidth limits it; for a matrix per tensor, the matrix products
+  do.
+
+All ways handle small tensors together.
+
+## How it was measured
+
+`python scripts/bench_page.py` writes this page. Do not edit it: run the command, then the script. Unless a section
+names another run, the times are from [the report](data/bench.json) of
 
 ```
 {command}
 ```
 
-on {processor}, threads: {threads}, superadam {superadam}, torch {torch}, Python {python}, float32 on the CPU. Nothing
-here was measured on a GPU. Do not edit this page: run the command, then the script.
+on {date}, with superadam {superadam}, torch {torch} and Python {python}.
+{old}
+- Every number is a median, with the minimum in brackets. A ratio is that of two medians, with that of the minima in
+  brackets.
+- In each of {rounds} rounds every candidate takes one step, in random order. A slow moment of the machine then
+  affects all of them.
+- If median and minimum are far apart, the machine was busy. Trust the minimum more.
+- The gradients exist before the clock starts: this is the time of the optimizer alone.
+- With 2 in the column "gradients", a step takes two gradients of its batch. Its time covers both half-steps. In
+  training, add a second forward and backward pass.
 
-Every number is a median, with the minimum in brackets; a ratio is that of two medians, with that of the minima in
-brackets. In each of {rounds} rounds all candidates take one step each, in an order drawn anew, so that a slow moment
-of the machine hits all of them. Where median and minimum are far apart the machine was
-busy: then trust neither much, and the minimum more.
+The columns:
 
-## Ways to run
+- **way** is what `opt.ways()` prints today, for matrices first and then for vectors if they differ.
+- **/ AdamW fused**, **/ AdamW foreach**: divided by the time of `torch.optim.AdamW` with `fused=True` or
+  `foreach=True` in the same rounds.
+- **/ limit**: divided by the time that memory needs for Adam's 28 bytes per parameter (x, m and v are read and
+  written, the gradient is read). The bandwidth is measured in the same rounds: the best of three loops (scale a
+  tensor, x += c y, torch's fused SGD) over as much memory as Adam holds, at most half a gigabyte. If the model fits
+  into the last cache, this is the bandwidth of the cache. Other methods move other amounts: SGD with momentum 20
+  bytes, AMSGrad 36, case 1 with τ = 1 at least 44.
+- **/ torch's own**: divided by torch's implementation of the same method: Adagrad and SGD with momentum 0.9 (fused),
+  Adadelta (foreach), `AdamW(amsgrad=True, fused=True)`.
 
-A step runs in one of these ways. The composition and the options decide which; the maths is written once. The column
-"way" has the name that `opt.ways()` gives.
+## Time of a step
+"""
 
-- **torch's fused Adam, Adagrad, SGD**: one of torch's kernels, where the composition with τ = 0 coincides with it: Adam
-  (case 1, Adam, AdamW, AMSGrad), Adagrad, or SGD (H_t is a multiple of the identity). Memory limits it: everything is
-  read and written once. Where H_t needs a norm, the gradient is read once more before.
-- **compiled**: `compile=True`, the same formulas traced into one kernel per group of lines. Memory limits it, and the
-  compiler must run once.
-- **tiles**: the formulas on about four megabytes of float32 at a time. What one operation leaves in the cache the next
-  one finds there, and no temporary is larger. The cache limits it, and the call of every operation for every tile. With
-  several threads they also wait for each other at the end of each call, which takes long on a busy machine. Where a
-  part does not work coordinate by coordinate (a norm per tensor, two gradients compared, L-BFGS), a tile is a whole
-  tensor. Then memory limits every operation, and every temporary takes fresh pages.
-- **lists**: the formulas on lists of tensors, by torch's foreach functions: on accelerators, or with `foreach=True`. No
-  row of this page runs so.
+REBUILT = "2026-11-17"
+OLD = """\
 
-Small tensors are taken together in all ways. Methods whose step is the same with `compile=True` have no
-row for it.
-
-## A step
-
-Gradients are there before the clock starts and stay as they are: this is the optimizer alone. With "gradients" 2 a
-step takes two gradients of its batch; its time is that of both halves, without the evaluations between them, so in
-training such a step costs what is said here *and* a second forward and backward.
-
-![Times of a step as multiples of torch's fused AdamW, for cases 1, 2, 4a and 4b with τ = 0 and 1](img/speed.svg)
-
-(Drawn by `python scripts/pictures.py speed`. Case 3, by far the slowest, and all other methods are in the tables.)
-
-- **/ AdamW fused**, **/ AdamW foreach**: to `torch.optim.AdamW` with `fused=True` and `foreach=True`, in the same
-  rounds.
-- **/ limit**: to the time that memory needs for what Adam must move, 28 bytes per parameter (x, m and v read and
-  written, the gradient read). The bandwidth is measured in the same rounds, as the best of three plain loops (a
-  tensor scaled, x += c y, torch's fused SGD) over as much memory as Adam holds, at most half a gigabyte. It is the
-  limit of Adam and not of every method: SGD with momentum must move 20 bytes, AMSGrad 36, case 1 with τ = 1 at least
-  44, in two passes. Where a model fits into the last cache, the limit is the cache's.
-- **/ torch's own**: where torch has the method itself: Adagrad and SGD with momentum 0.9 (fused), Adadelta (foreach),
-  AdamW(amsgrad=True, fused=True).
+**The engine was rebuilt on {rebuilt}, after these times were measured.** Sections that name their own run are newer.
 """
 
 TRIAL = """\
-**A trial with few rounds: these numbers show what the page looks like, and are not to be relied on.**
+**A trial with few rounds: these numbers show what the page looks like. Do not rely on them.**
+"""
+
+OTHER_MODELS = """\
+### Other models
+
+{models}. The columns are ms and / AdamW fused.
 """
 
 MEMORY = """\
 ## Memory, and the first step
 
-State is what the optimizer holds between steps, over the number of parameters. Temporary is the most that one later
-step holds beyond that, as torch's profiler sees its CPU allocator: every tensor, also those inside of kernels. In
-tiles it does not grow with the model; by whole tensors it grows with the largest one, and case 3 and L-BFGS hold
-copies of all of x. The last column is a new optimizer's first step, which also makes the state, over the median of
-later ones (with `compile=True` it is the compiler's, see below). With two gradients per batch the first step takes
-only one, and moves nothing.
+- **State**: what the optimizer keeps between steps, in bytes per parameter.
+- **Temporary**: the most that a later step allocates beyond the state, by torch's profiler of the CPU allocator. In
+  tiles it does not grow with the model. With whole tensors it grows with the largest tensor. Case 3 and L-BFGS copy
+  all parameters.
+- **First step**: the first step of a new optimizer, which also allocates the state, divided by the median of later
+  ones. With `compile=True` it is the compiler's time ([below](#compilation)). With two gradients per batch the first
+  step uses one gradient and does not move.
 """
 
 LIMITS = """\
 ## What limits a step
 
-What was aimed at, what ResNet-18 gave, as the ratio of medians with that of minima in brackets, and why it is missed
-where it is. The bytes are those that a step must move for each parameter, in float32; Adam's are 28.
+The target of each composition, then what ResNet-18 reached: ratios of medians, with those of minima in brackets. The
+last column has the bytes of float32 that a step must move per parameter; Adam moves 28.
 
 {aims}
 
-- **AMSGrad** also reads and writes v̂: 36 / 28 = 1.29. It runs on torch's own kernel, and torch's own AMSGrad takes as
-  long.
-- **Case 2, AdaGrad-Norm**: the step waits for the norm of the gradient over all parameters, so the gradient is read
-  twice: once in one call per tensor, and once by the SGD kernel. That is less memory than Adam's; what is above it are
-  the calls.
-- **Case 4b**: m must be brought up to date and the norm of the gradient's distance to it be known before the step: a
-  pass of 12 bytes before SGD's 20. It takes three operations (average, difference, norm), none of which torch has
-  fused. (Sums are not compiled: torch's own were found to be faster.)
-- **Other diagonal matrices, by default**: AdaBound takes seven operations for each tile, Yogi eight, Padam nine,
-  AdaBelief ten, where AdamW foreach takes eight for each tensor, so there is little to gain but the memory between
-  them. The square root is the dearest: torch hands it to MKL, which on this processor takes about three times as long
-  as a division. (For Padam's v̂ to the power 1/8 two of the three roots are reciprocal ones, which torch computes
-  itself, in two thirds of the time.)
-- **Other diagonal matrices, compiled**: one pass at the speed of memory. AdaBelief and Padam have nine streams where
-  Adam has seven. The rest is a call from Python for each tensor, where torch's kernel has one for all of them; it
-  weighs more the smaller the tensors are.
-- **τ = 1**: two passes, as the second gradient comes after the move: x, g, v and q, then g, v and the gradient. 44
-  bytes are 1.57 times Adam's, and the root, the quotient and everything around the calls come in addition; by default
-  seven operations for each tile, of which the root is the dearest.
-- **First step**: the state is fresh memory, which the system hands out, cleared, by pages of 4 kB. That takes longer
-  than the step, and torch's own AdamW takes as long. (It is no longer so for temporaries: those are kept.)
-- **MLP**: six tensors, of which two matter, and all of them fit into the last cache: torch's kernel takes a millisecond
-  there, which is what some dozens of calls from Python take.
-"""
+Why some targets are missed (`python scripts/step_profile.py` times each operation on one thread: [its
+output](data/profile.txt)):
 
-PROFILE = """\
-Each operation of some of these steps, alone on one thread; ResNet-18. `outside` is Python, and the calls. Methods
-further down find, for their state, memory that earlier ones have freed, so only the first ones' first steps count.
-
-```
-{profile}
-```
+- **AMSGrad** also reads and writes v̂: 36 bytes, 1.29 times Adam's 28. torch's own AMSGrad takes as long.
+- **Case 2 and AdaGrad-Norm** need the norm of the whole gradient before the step. They read the gradient twice. The
+  bytes are fewer than Adam's; the calls, one per tensor, cost the rest.
+- **Case 4b** updates m and measures the gradient's distance from it before the step. This pass of 12 bytes takes
+  three operations that torch has not fused.
+- **Other diagonal matrices by default** take seven (AdaBound) to ten (AdaBelief) operations per tile; AdamW foreach
+  takes eight per tensor. The square root is the most expensive: on this processor MKL needs about three times as long
+  for it as for a division.
+- **Other diagonal matrices compiled** run at memory bandwidth. AdaBelief and Padam move nine streams, Adam seven.
+  Each tensor costs a call from Python, which weighs more for small tensors.
+- **τ = 1** needs two passes, because the second gradient comes after the move. It moves 44 bytes, 1.57 times Adam's.
+- **The first step** allocates the state. The system clears this memory in pages of 4 kB, which takes longer than the
+  step, for torch's AdamW as well.
+- **The MLP** fits into the last cache. torch's kernel takes about a millisecond there, as long as a few dozen calls
+  from Python.
 """
 
 SIZES = """\
 ## Cost per parameter
 
-Nanoseconds per parameter for models of 10⁵ to 10⁸ of them, in tensors of up to 10⁶ (1000 × 1000). Few parameters are
-in the cache, but pay for the calls; many are in memory. The largest sizes are measured in fewer rounds.
+Nanoseconds per parameter, for 10⁵ to 10⁸ parameters in tensors of up to 1000 × 1000. Small models fit into the cache,
+but the calls dominate. Large models were measured in fewer rounds.
 """
 
 STARTUP = """\
 ## Import
 
-In new processes that take turns. "after torch" is what superadam adds to a program that has imported torch.
+Measured in new processes, in turns. "After torch" is what superadam adds to a program that has imported torch.
 """
 
 COMPILE = """\
 ## Compilation
 
-The first four steps on the parameters of the MLP in a new process, by the end of which every kernel is made; "cache"
-is torch's on disk (`TORCHINDUCTOR_CACHE_DIR`). Kernels are made for tensors of any length, so neither the size of the
-model nor the number of its tensors matters, and they are not made again as t changes.
+Seconds for the first four steps on the MLP's parameters in a new process. These steps build every kernel. The cache
+is torch's on disk (`TORCHINDUCTOR_CACHE_DIR`). A kernel serves tensors of any length, so neither the size of the
+model nor the number of its tensors matters. Kernels are not rebuilt as t grows.
 """
 
 END_TO_END = """\
 ## Share of a training step
 
-Forward, backward and the optimizer's step, on random data. The clock runs around the evaluations, and the rest of the
-step is the optimizer's: its share is the median over the rounds. τ = 1 evaluates each batch twice, and that is what
-makes its step dear.
+Forward, backward and optimizer step, on random data. The share is the median over the rounds. τ = 1 evaluates each
+batch twice; that is its cost.
 """
 
 
@@ -189,22 +224,92 @@ def aims(rows):
     return "\n".join(lines)
 
 
-def models(made):
-    """The tables of each model: times, then memory."""
+def models(made, later):
+    """Times of the first model in full, then those of the later run, those of other models side by side, and the memory
+    of all models in one table."""
     names = [key.removeprefix("times of ") for key in made if key.startswith("times of ")]
-    lines = []
-    for name in names:
-        lines += [section(made[f"times of {name}"], "###"), ""]
-    lines.append(MEMORY)
-    for name in names:
-        lines += [section(made[f"memory of {name}"], "###"), ""]
-    return lines
+    times, memory = ([made[f"{what} of {name}"] for name in names] for what in ("times", "memory"))
+    lines = [section(times[0], "###"), "", *later]
+    if names[1:]:
+        heads = [f"{name}: {what}" for name in names[1:] for what in ("ms", "/ AdamW fused")]
+        described = "; ".join(
+            f"`{name}`: {t.title.partition(': ')[2]}" for name, t in zip(names[1:], times[1:], strict=True)
+        )
+        lines += [OTHER_MODELS.format(models=described), beside_each_other(times[1:], heads, (3, 4)), ""]
+    heads = ["state, bytes", *(f"temporary, MB: {n}" for n in names), *(f"first step / later: {n}" for n in names)]
+    temporary, first = ([t._replace(rows=[[r[0], r[i]] for r in t.rows]) for t in memory] for i in (2, 3))
+    return [*lines, MEMORY, beside_each_other([memory[0], *temporary, *first], heads, (1,)), ""]
+
+
+def beside_each_other(tables, heads, columns):
+    """Columns of tables with the same methods, in one table."""
+    cells = {}
+    for table in tables:
+        for row in table.rows:
+            cells.setdefault(row[0], []).extend(row[i] for i in columns)
+    rows = [[method, *row] for method, row in cells.items()]
+    return bench.Table("", ["method", *heads], rows).markdown()
+
+
+# What the page begins with: methods of a kind, by the way they take.
+GLANCE = {
+    "torch's fused Adam": ("adam", "adamw", "super_adam", "amsgrad"),
+    "one learning rate for all coordinates": ("sgd", "adagrad_norm", "adaptive_sgd"),
+    "other diagonal matrices": ("adabound", "yogi", "adabelief", "padam"),
+    "SUPER-ADAM with τ = 1": ("case 1, τ = 1", "case 2, τ = 1", "case 4a, τ = 1", "case 4b, τ = 1"),
+    "a matrix per tensor": ("muon", "soap"),
+}
+
+
+def glance(rows):
+    """Each kind's times over those of torch's fused AdamW, from the smallest to the largest."""
+    table = []
+    for kind, names in GLANCE.items():
+        shown = ", ".join(f"`{name}`" if name in zoo.METHODS else name.removesuffix(", τ = 1") for name in names)
+        compiled = [rows[f"{name}, compiled"] for name in names if f"{name}, compiled" in rows]
+        table.append([kind, shown, span([rows[name] for name in names]), span(compiled) if compiled else "the same"])
+    return bench.Table("", ["kind", "methods", "by default", "`compile=True`"], table).markdown()
+
+
+def span(rows):
+    """From the smallest to the largest median.
+
+    >>> span([{"to_fused": {"median": m}} for m in (1.234, 0.5, 36.6)])
+    '0.50 to 37'
+    """
+    low, *_, high = sorted(row["to_fused"]["median"] for row in rows)
+    return " to ".join(f"{m:.2f}" if m < 10 else f"{m:.0f}" for m in (low, high))
+
+
+def shares(report):
+    """The optimizer's share of a training step, by task and method."""
+    names = {"torch AdamW, fused": "adamw", "muon": "muon", "soap": "soap"}
+    tasks = {"resnet": report["end_to_end"]["resnet18"], "gpt": report["end_to_end"]["gpt2-block"]}
+    return {
+        f"{key}_{short}": f"{task['rows'][name]['share']:.1%}".replace("%", " %")
+        for key, task in tasks.items()
+        for name, short in names.items()
+    }
+
+
+def gains(report):
+    """What compile=True saves on ResNet-18, and the seconds that it takes first."""
+    rows, seconds = report["models"]["resnet18"]["rows"], report["compile"].values()
+    ratios = sorted(row["median_ms"] / rows[name.removesuffix(", compiled")]["median_ms"]
+                    for name, row in rows.items() if name.endswith(", compiled"))  # fmt: skip
+    cold, warm = (sorted(row[kind] for row in seconds) for kind in ("cold_s", "warm_s"))
+    return {
+        "gain": f"{ratios[0]:.1f} to {ratios[-1]:.1f}",
+        "cold": f"{cold[0]:.0f} to {cold[-1]:.0f}",
+        "warm": f"{warm[0]:.0f} to {warm[-1]:.0f}",
+    }
 
 
 ADDED = """\
-### Methods that were added since
+### Methods added later
 
-From [another run](data/bench_later.json), `{command}`, with its own AdamW:
+From [a later run](data/bench_later.json) on {date}, `{command}`, with its own AdamW. `shampoo` and `psgd_kron` were
+made faster after it: [the next run](#muon-shampoo-soap-and-psgd-beside-other-packages) has their times.
 """
 
 
@@ -212,8 +317,84 @@ def added(report, later):
     """The rows of a later run that the report does not have, below those they are compared with."""
     (name,) = later["models"]
     known = report["models"][name]["rows"].keys() - {"torch AdamW, fused", "torch AdamW, foreach"}
-    table = bench.tables(later)[f"times of {name}"]
-    return [ADDED.format(**later), table._replace(rows=[r for r in table.rows if r[0] not in known]).markdown(), ""]
+    table = bench.tables(with_ways(later))[f"times of {name}"]
+    rows = [r for r in table.rows if r[0] not in known]
+    missing = sorted(zoo.METHODS.keys() - known - {r[0] for r in rows})
+    rows += [[method, "not measured yet", *[""] * (len(table.head) - 2)] for method in missing]
+    return [ADDED.format(**later), table._replace(rows=rows).markdown(), ""]
+
+
+BESIDE = """\
+## Muon, Shampoo, SOAP and PSGD beside other packages
+
+From [a run](data/bench_matrices.json) of
+
+```
+{command}
+```
+
+on {date}, {processor}, threads: {threads}, with pytorch_optimizer {pytorch_optimizer} and HeavyBall {heavyball} (not
+compiled). The packages take steps in turns. All of them refresh eigenvectors and roots every 10 steps. If all
+refreshes come in one step, the median does not show them, so the tables also have means.
+
+{note}
+
+What differs between the packages:
+
+- **Refreshes.** {turns}
+- **SOAP.** If a side is longer than 1024, `soap` has a factor only for the shorter side by default; the other packages
+  have both. With `one_sided_above=10_000` it computes the same products as pytorch_optimizer and takes as long (1.06
+  times).
+- **Convolutions.** superadam treats a kernel as an out × (in · height · width) matrix. pytorch_optimizer has a factor
+  for each of four dimensions. torch's Muon refuses kernels.
+- **Shampoo.** `shampoo` has blocks of 512, like pytorch_optimizer's `ScalableShampoo`.
+- **PSGD.** `psgd_kron` updates its factors in every step, as all packages do in the first 500. Sides above 2048 have
+  diagonal factors.
+
+On two blocks of GPT-2, matrix products are 80 to 95 % of a step (torch's profiler). superadam needs fewer of them:
+
+- `muon` multiplies in bfloat16 if the processor supports it, like torch's Muon (twice as fast here). Matrices more
+  than 1.5 times as long as wide apply two polynomials at a time to the smaller Gram matrix. For an aspect ratio a
+  this takes 12a + 22 products of squares instead of 20a + 10: 0.81 of the work on these blocks.
+- `psgd_kron` multiplies triangular and symmetric matrices in blocks of 128 rows, and skips blocks that are zero or
+  known.
+
+The target is 0.8 of the fastest package. Three results miss it:
+
+- `muon` on ResNet-18 (0.81) and on the blocks (0.84): matrix products. Three polynomials at a time would need fewer,
+  but bfloat16's rounding errors would grow too large.
+- `muon` on 1,000 small tensors (1.08): products are about a quarter of the step (cProfile); calls for each tensor are
+  the rest. Since this run, tensors of one shape are stacked in one call.
+- `shampoo` by medians (1.53 on ResNet-18, 1.21 on the blocks): all refreshes of the package come in one step, which
+  its median does not show. By means the ratios are 1.45 and 0.32. Since this run, a step has four matrix products
+  instead of six.
+"""
+
+
+TURNS = {
+    True: "In superadam each tensor refreshes in a step of its own, so that no step is much slower than the others.",
+    False: """\
+In superadam tensors of different shapes refresh in different steps. Tensors of one shape refreshed together in this
+  run, because its parameters had no names. The benchmark names them now, so each tensor has its own turn.""",
+}
+
+
+def beside(report):
+    known = {**report["machine"], **report["packages"], "note": report.get("note", "")}
+    known["turns"] = TURNS[report.get("named", False)]
+    text = BESIDE.format(command=report["command"], date=report["date"], **known)
+    tables = [t for key, t in bench.tables(report).items() if key.startswith("matrices of ")]
+    lines = [text.replace("\n\n\n", "\n")]
+    for table in tables:
+        lines += [section(table, "###"), ""]
+    if "end_to_end" in report:
+        lines += [
+            "### Share of a training step with these methods",
+            "",
+            bench.tables(report)["end_to_end"].markdown(),
+            "",
+        ]
+    return lines
 
 
 def section(table, level):
@@ -221,18 +402,26 @@ def section(table, level):
     return f"{level} {name}\n\n{rest[0].upper()}{rest[1:]}.\n\n{table.markdown()}"
 
 
+def with_ways(report):
+    """The ways of today's engine in place of those that were recorded: some older reports knew one way per method."""
+    known = {c.name: c for c in [*candidates.PEERS.values(), *candidates.everything(compile=True)]}
+    for model in report["models"].values():
+        for name in model["rows"].keys() & known.keys():
+            model["rows"][name]["way"] = candidates.way(known[name])
+    return report
+
+
 def page(report):
-    made = bench.tables(report)
-    intro = INTRO.format(command=report["command"], rounds=report["rounds"], **report["machine"])
+    made = bench.tables(with_ways(report))
+    later, matrices = (json.loads(path.read_text()) for path in (LATER, MATRICES))
+    old = OLD.format(rebuilt=REBUILT) if report["date"] < REBUILT else ""
+    head = {name: report[name] for name in ("command", "rounds", "date")} | report["machine"]
+    resnet = report["models"]["resnet18"]["rows"]
+    known = {"glance": glance(later["models"]["resnet18"]["rows"] | resnet), **shares(matrices), **gains(report)}
+    intro = INTRO.format(old=old, **head, **known)
     if report["rounds"] < 10:
         intro = intro.replace("\n\n", f"\n\n{TRIAL}\n", 1)
-    lines = [intro, *models(made)]
-    if LATER.exists():
-        lines += added(report, json.loads(LATER.read_text()))
-    if "resnet18" in report["models"]:
-        lines.append(LIMITS.format(aims=aims(report["models"]["resnet18"]["rows"])))
-    if PROFILED.exists():
-        lines.append(PROFILE.format(profile=PROFILED.read_text().rstrip()))
+    lines = [intro, *models(made, added(report, later)), *beside(matrices), LIMITS.format(aims=aims(resnet))]
     for key, text in (("sizes", SIZES), ("import", STARTUP), ("compile", COMPILE), ("end_to_end", END_TO_END)):
         if key in made:
             lines += [text, made[key].markdown(), ""]

@@ -45,7 +45,8 @@ def check_contents(sdist, wheel):
     assert "superadam/py.typed" in held
     with tarfile.open(sdist) as archive:
         roots = {Path(name).parts[1] for name in archive.getnames() if len(Path(name).parts) > 1}
-    missing = {"src", "tests", "examples", "README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml"} - roots
+    expected = {"src", "tests", "examples", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "pyproject.toml"}
+    missing = expected - roots
     assert not missing, f"not in the sdist: {missing}"
     strays = {".venv", "dist", "site", ".git", ".mypy_cache"} & roots
     assert not strays, f"in the sdist: {strays}"
@@ -64,6 +65,7 @@ def try_it(wheel, folder):
     (folder / "quick_start.py").write_text(snippet)
     run(python, "-I", "quick_start.py", cwd=folder)
     run(python, "-I", "-c", "import superadam; print(superadam.__version__, superadam.__file__)", cwd=folder)
+    run(folder / "venv" / "bin" / "superadam", "--version", cwd=folder)
 
 
 def main():

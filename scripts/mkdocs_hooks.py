@@ -1,7 +1,9 @@
-r"""For the docs: formulas become MathML while the site is built, which browsers draw without a script or the network.
+r"""For the docs: what is made while the site is built.
 
-`pymdownx.arithmatex` finds TeX in pages and docstrings and marks it. In prose, x_t and T^(-1/3) become subscripts and
-superscripts; code is left alone.
+Tutorials and examples are run, and become pages with what they have printed and drawn.
+
+Formulas become MathML, which browsers draw without a script or the network. `pymdownx.arithmatex` finds TeX in pages
+and docstrings and marks it. In prose, x_t and T^(-1/3) become subscripts and superscripts; code is left alone.
 
 >>> on_page_content("<p>x_t, g_{t+1}, T^(-1/3), n_samples, <code>x_t</code></p>")
 '<p><i>x</i><sub>t</sub>, <i>g</i><sub>t+1</sub>, T<sup>-1/3</sup>, n_samples, <code>x_t</code></p>'
@@ -10,15 +12,53 @@ superscripts; code is left alone.
 """
 
 import html
+import logging
 import re
+from concurrent.futures import ThreadPoolExecutor
 
+import gallery
+import notebooks
 from latex2mathml.converter import convert
+from mkdocs.structure.files import File, InclusionLevel
 
+log = logging.getLogger("mkdocs.hooks.superadam")
+
+CARDS = "<!-- cards -->"
 MARKED = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.S)
 VERBATIM = re.compile(r"(<(math|code|pre|title)\b.*?</\2>|<[^>]*>)", flags=re.S)
-SUBSCRIPT = re.compile(r"(?<![A-Za-z0-9_.])([^\W\d_][̂̃̄]?)_(?:\{([^{}]+)\}|(max|min|\d+|\w))(?!\w)")
+SUBSCRIPT = re.compile(r"(?<![A-Za-z0-9_.])([^\W\d_][̂̃̄]?)_(?:\{([^{}]+)\}|(max|min|\d+|\w))(?![^\W²³])")
 SPELLING = {r"\arg\min": r"\mathrm{arg\,min}", "{aligned}": "{align*}"}  # what latex2mathml does not know
+BRACKETS = [("{", "}"), (r"\begin", r"\end"), (r"\bigl", r"\bigr"), (r"\Bigl", r"\Bigr")]
 SUPERSCRIPT = re.compile(r"\^(?:\(([^()]+)\)|(\w)(?!\w))")
+
+
+def on_files(files, config, **kwargs):
+    """What mkdocs calls with the files of the site: add those of the tutorials and of the gallery."""
+    with ThreadPoolExecutor() as pool:
+        examples = pool.submit(gallery.made)
+        for name, text, more, seconds in notebooks.run_all():
+            log.info("Tutorial %s: %.0f s", name, seconds)
+            for path, content in {f"{name}.md": text, **more}.items():
+                files.append(File.generated(config, f"tutorials/{path}", content=content))
+        drawn = examples.result()
+    for path, content in drawn.items():
+        if path.endswith(".svg"):
+            files.append(File.generated(config, f"gallery/{path}", content=content))
+    for name in (name for section in gallery.listed().values() for name in section):
+        text, hidden = gallery.page(name, drawn), InclusionLevel.NOT_IN_NAV
+        files.append(File.generated(config, f"gallery/{name}.md", content=text, inclusion=hidden))
+    return files
+
+
+def on_page_markdown(markdown, page, files, **kwargs):
+    """The cards of the gallery."""
+    if page.file.src_uri != "gallery.md":
+        return markdown
+    tutorials = [
+        notebooks.card(name, files.get_file_from_path(f"tutorials/{name}.md").content_string)
+        for name in notebooks.names()
+    ]
+    return markdown.replace(CARDS, "\n\n".join(["## Tutorials", gallery.grid(tutorials), gallery.cards()]))
 
 
 def on_page_content(content, page=None, **kwargs):
@@ -46,7 +86,22 @@ def scripts(text):
 def mathml(tex, *, block):
     for ours, theirs in SPELLING.items():
         tex = tex.replace(ours, theirs)
-    result = convert(tex, display="block" if block else "inline")
+    result = "".join(convert(part, display="block" if block else "inline") for part in (parts(tex) if block else [tex]))
     if unknown := re.findall(r"\\[A-Za-z]+|<mi>&</mi>", result):
         raise ValueError(f"latex2mathml does not know {', '.join(unknown)}, in {tex!r}")
     return f'<div class="formula">{result}</div>' if block else result
+
+
+def parts(tex):
+    r"""A formula cut at its wide spaces, where a narrow page may break it.
+
+    >>> parts(r"a = \frac{1}{2}, \quad b = \mathrm{c \quad d}, \qquad e")
+    ['a = \\frac{1}{2},', 'b = \\mathrm{c \\quad d},', 'e']
+    """
+    found = []
+    for space, part in zip(*[iter(["", *re.split(r"(\\q?quad)(?![A-Za-z])", tex)])] * 2, strict=True):
+        if found and any(found[-1].count(a) != found[-1].count(b) for a, b in BRACKETS):
+            found[-1] += space + part
+        else:
+            found.append(part)
+    return [part.strip() for part in found if part.strip()]

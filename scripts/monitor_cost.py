@@ -69,7 +69,8 @@ def main():
     images, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(labels)
     print(f"CPU time, 1 thread, torch {torch.__version__}, {options.steps} steps of batches of {BATCH}\n")
-    print(f"| τ | watched | unwatched step | with a report | without | one report in {EVERY} adds | of it by reports |")
+    costs = f"step with a report | step without | overhead, one report in {EVERY} | overhead of reports alone"
+    print(f"| τ | watched | unwatched step | {costs} |")
     print("|---|---|---|---|---|---|---|")
     warnings.simplefilter("ignore", MonitorWarning)  # reports this often see much of the noise of single batches
     for tau in (0.0, 1.0):

@@ -1,63 +1,135 @@
-"""The search for a composition that beats tuned AdamW at equally many gradient evaluations: docs/results.md.
+"""The search for a composition that trains faster than tuned AdamW: what is tried, on which tasks, in which order.
 
     python scripts/search.py ROUND... --data-dir DIR [--out FOLDER] [--jobs N]   # runs, and docs/data/search/ROUND.json
-    python scripts/search.py            # the tables of docs/results.md, from these files
+    python scripts/search.py            # the tables of docs/search.md, from these files
     python scripts/search.py --check    # fails if they are not what would be written
 
-A round is some comparisons, each in a folder of its own: what was stopped goes on. Rounds before "report" have seeds
-1000 (tuning) and 900 and up (a second look, at the learning rate that was chosen); the report has others. DIR holds the
-archives of CIFAR-10 and WikiText-2.
+A round is some comparisons by the referee (`superadam compare`), each in a folder of its own: what was stopped goes on.
+All methods have 5 % warm-up and a cosine, but schedule-free ones. Each has the same number of trials, on a tuning seed,
+and then runs with other seeds. The tasks of scripts/locked_tasks.py have no part in it but in the last round, which
+came after their test; those of scripts/locked_again_tasks.py have none at all. DIR holds CIFAR-10 and WikiText-2.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import shlex
 import sys
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
-from scipy.stats import friedmanchisquare, rankdata
+import kept
 
 from superadam import bench, lab
-from superadam.lab.comparison.ranking import Ranks
-from superadam.lab.comparison.records import Record, Results, final
-from superadam.lab.comparison.statistics import Ratio, analyse
-from superadam.lab.comparison.verdict import change, interval, label, losses, probability
+from superadam.lab.comparison.records import Results, final
 from superadam.lab.tasks import find
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "data" / "search"
-PAGE = ROOT / "docs" / "results.md"
+PAGES = (ROOT / "docs" / "search.md", ROOT / "docs" / "results.md")
 
-LAM = "eps=5e-4"
-NESTEROV = "mars_approx betas=[0.9,0.99] gamma=0.1 clip_corrected=null weight_decay=0.01"
+NAME = "SUPER-ADAM⁺"
+ADAMW = "adamw lr=3e-4:0.1 betas.1=0.9:0.999"
+NESTEROV = 'estimator={"type": "Nesterov"}'
+SOAP = "soap betas=[0.9,0.99] precondition_frequency=5 one_sided_above=300 lr=1e-3:0.1"
+BASE = f"{SOAP} {NESTEROV}"
+GRAFT = 'grafting={"type": "SecondMoment", "beta": 0.99, "lam": 1e-8, "bias_correction": true}'
 
-PARTS = {
-    "β₂ = 0.99": "adamw betas=[0.9,0.99]",
-    "λ = 5e-4": f"adamw {LAM}",
-    "λ = 5e-3": "adamw eps=5e-3",
-    "nesterov": NESTEROV,
-    "nesterov, λ": f"{NESTEROV} {LAM}",
-    "correction twice as strong, λ": f"{NESTEROV.replace('gamma=0.1', 'gamma=0.2')} {LAM}",
-    "transport, λ": f"adamw iterate=Ahead {LAM}",
-    "belief, λ": 'adamw matrix={"type": "Belief", "bias_correction": true}',
-    "amsgrad, λ": 'adamw matrix={"type": "AMSGrad", "bias_correction": true}',
-    "cautious": 'adamw matrix={"type": "Cautious", "lam": 1e-8, "bias_correction": true}',
-    "cautious, λ": 'adamw matrix={"type": "Cautious", "bias_correction": true}',
-    "α = 0.1 μ_t of the paper, λ": f'adamw {LAM} schedule={{"type": "Paper", "k": 10, "m": 100, "c": 0.1}}',
-    "clipped g, λ": f"adamw {LAM} clip=0.1",
-    "τ = 0.05, λ": f"adamw {LAM} tau=0.05",
-    "τ falls from 1 to 0, λ": f"adamw {LAM} tau=1 taus=[[0.1, 0.5], [0.2, 0.1], [0.3, 0]]",
-    "τ = 1 at the end, λ": f"adamw {LAM} taus=[[0.8, 1]]",
-    "τ = 1 averaged and guarded, λ": f'adamw {LAM} schedule={{"type": "Constant", "alpha": 0.6}} '
-    'estimator={"type": "Averaged", "guard": 1.0}',
-    "MARS, λ": f"mars weight_decay=0.01 {LAM}",
+
+def corrected(**options: Any) -> str:
+    """MARS's estimator."""
+    return "estimator=" + json.dumps({"type": "Corrected", **options})
+
+
+MUON = "Muon of torch, AdamW"
+PEERS = {
+    "NAdamW": "nadamw betas=[0.9,0.99] lr=3e-4:0.1",
+    "schedule-free AdamW": "schedule_free_adamw decay=none weight_decay=0.01 lr=1e-3:0.1",
+    MUON: "torch.optim.Muon lr=1e-3:0.3 weight_decay=0.01 + torch.optim.AdamW lr=3e-4:0.1",
+    "SOAP": "soap lr=1e-3:0.1",
 }
-"""Each part alone, or with the λ of the paper's experiments. Nesterov's has β₂ = 0.99, MARS its own betas, the average
-its own α."""
+
+ESTIMATORS = {
+    "momentum": SOAP,
+    "Nesterov": BASE,
+    "Nesterov, β₁ = 0.95": BASE.replace("[0.9,", "[0.95,"),
+    "ahead": f"{SOAP} iterate=Ahead",
+    "previous batch, τ = 0.2": f"{SOAP} {corrected(tau=0.2, alpha=0.1, bound=None, previous_batch=True)}",
+    "τ = 0.025": f"{SOAP} tau=0.025",
+    "τ = 0.1": f"{SOAP} tau=0.1",
+    "τ = 1": f"{SOAP} tau=1",
+    "MARS": f"{SOAP} {corrected(tau=0.025, alpha=0.1)}",
+    "τ = 1 in the last fifth": f"{SOAP} taus=[[0.8, 1]]",
+}
+"""With SOAP's matrix, refreshed every 5 steps."""
+
+MATRICES = {
+    "second moment": f"adamw betas=[0.9,0.99] lr=3e-4:0.1 {NESTEROV}",
+    "spectral": "muon lr=1e-3:0.3 weight_decay=0.01 adjust_lr_fn=match_rms_adamw beta2=0.99 momentum=0.9",
+    "KL-Shampoo": f"kl_shampoo betas=[0.9,0.99] precondition_frequency=5 one_sided_above=300 lr=1e-3:0.1 {NESTEROV}",
+    "Shampoo, one-sided, grafted": f"shampoo betas=[0.9,0.99] precondition_frequency=5 lr=3e-4:0.1 {GRAFT} {NESTEROV}",
+    "PSGD": f"psgd_kron weight_decay=0.01 lr=1e-4:0.03 {NESTEROV}",
+    "SOAP, every step": BASE.replace("frequency=5", "frequency=1"),
+    "SOAP, every 20": BASE.replace("frequency=5", "frequency=20"),
+    "SOAP, two-sided": BASE.replace("above=300", "above=10000"),
+    "SOAP, β₂ = 0.95": BASE.replace("0.99]", "0.95]"),
+    "SOAP, β₂ = 0.999": BASE.replace("0.99]", "0.999]"),
+    "SOAP, λ = 1e-5": f"{BASE} eps=1e-5",
+    "SOAP, λ = 5e-4": f"{BASE} eps=5e-4",
+    "SOAP, weight decay 0.1": f"{BASE} weight_decay=0.1",
+}
+"""With Nesterov's momentum in one buffer."""
+
+
+def divided(layers: list[str], rate: float = 1.0, above: int = 300) -> str:
+    """SOAP's matrix for all but some layers, which have Adam's."""
+    first = {"type": "SOAP", "beta": 0.99, "every": 5, "one_sided_above": above}
+    others = {"type": "SecondMoment", "beta": 0.99, "lam": 1e-8, "bias_correction": True}
+    matrix = {"type": "ByShape", "first": first, "otherwise": others, "layers": layers, "rate": rate}
+    return f"{BASE} matrix={json.dumps(matrix)}"
+
+
+EMBEDDINGS = ["Embedding", "EmbeddingBag"]
+DIVISIONS = {
+    "embeddings by Adam": divided(EMBEDDINGS),
+    "embeddings and head by Adam": divided([*EMBEDDINGS, "head"]),
+    "the same, a third of the rate": divided([*EMBEDDINGS, "head"], 1 / 3),
+    "embeddings by Adam, one-sided": divided(EMBEDDINGS, above=0),
+    "MARS-M": "mars_m lr=1e-3:0.3 weight_decay=0.01",
+}
+"""With Nesterov's momentum and SOAP's matrix for the others; and the best of the table of the matrix family."""
+
+SIDES = {
+    "one-sided": BASE.replace("above=300", "above=0"),
+    "one-sided above 100": BASE.replace("above=300", "above=100"),
+    "one-sided, β₂ = 0.95": BASE.replace("above=300", "above=0").replace("0.99]", "0.95]"),
+    "one-sided, momentum": SOAP.replace("above=300", "above=0"),
+}
+"""Which sides of a matrix have factors: a factor of the longer side takes most of the time."""
+
+ITERATES = {
+    "schedule-free": f'{SOAP} iterate={{"type": "ScheduleFree"}} decay=none',
+    "EMA of x": f'{BASE} iterate={{"type": "Averaged", "decay": 0.99}}',
+}
+
+AFTER = {
+    "sides to 300": "super_adam_plus betas=[0.9,0.99] one_sided_above=300 lr=1e-3:0.1",
+    "sides to 300, β₁ = 0.95": "super_adam_plus betas=[0.95,0.99] one_sided_above=300 lr=1e-3:0.1",
+    "sides to 300, β₁ = β₂ = 0.95": "super_adam_plus betas=[0.95,0.95] one_sided_above=300 lr=1e-3:0.1",
+}
+"""What SOAP had, and the composition of the search had not, on two tasks where it was behind SOAP."""
+
+QUICK = ("digits-autoencoder", "digits-vit", "ratings", "logistic-sparse")
+SLOW: dict[tuple[str, ...], dict[str, Any]] = {
+    ("digits-mlp",): {},
+    ("pydoc-transformer",): {"budget_evals": 250},
+    ("cifar10-resnet18",): {},
+    ("wikitext2-transformer",): {"budget_evals": 500},
+}
+COMMON = {"warmup": 0.05, "trials": 5, "seeds": 2, "first_seed": 900, "halving": 3}
 
 
 @dataclasses.dataclass
@@ -66,255 +138,107 @@ class Round:
 
     methods: dict[str, str]
     tasks: dict[tuple[str, ...], dict[str, Any]]
-    common: dict[str, Any]
+    common: dict[str, Any] = dataclasses.field(default_factory=lambda: COMMON)
+    baseline: str = f"AdamW: {ADAMW}"
 
     def run(self, name: str, out: Path, jobs: int | None, data_dir: str | None) -> list[Results]:
-        """All of it. What is there is not made again."""
+        """All of it. What is there is not made again, nor what another round has run with the same options."""
         found = []
         for tasks, options in self.tasks.items():
             chosen = [f"{called}: {method}" for called, method in self.methods.items()]
-            more = {"data_dir": data_dir} if any(find(task).needs_data for task in tasks) else {}
+            own = "task_file" in options
+            more = {"data_dir": data_dir} if not own and any(find(task).needs_data for task in tasks) else {}
             print(name, *tasks, flush=True)
-            folder = out / "-".join([name, *tasks, *(str(v) for v in options.values() if isinstance(v, int))])
-            found.append(lab.compare(tasks, chosen, jobs=jobs, out=folder, **{**self.common, **options, **more}))
+            folder = out / "-".join([name, *tasks])
+            earlier = [str(f) for f in sorted(out.glob("*")) if f != folder and (f / "results.json").exists()]
+            given = {**self.common, **options, **more, "baseline": self.baseline, "reuse": earlier}
+            found.append(lab.compare(tasks, chosen, jobs=jobs, out=folder, **given))
+            if own:
+                found[-1].plan.task_file = str(options["task_file"].relative_to(ROOT))
         return found
 
 
-CAUTIOUS = 'matrix={"type": "Cautious", "beta": 0.99, "bias_correction": true}'
-TRANSPORT = "adamw iterate=Ahead"
-COMBINED = {
-    "nesterov, λ": f"{NESTEROV} {LAM}",
-    "nesterov, cautious, λ": f"{NESTEROV} {CAUTIOUS}",
-    "transport, λ": f"{TRANSPORT} {LAM}",
-    "transport, λ, β₂ = 0.99": f"{TRANSPORT} {LAM} betas=[0.9,0.99]",
-    "transport, cautious, λ": f"{TRANSPORT} {CAUTIOUS}",
-}
-"""What was best, together."""
-
-HELD_OUT = ("wikitext2-transformer",)  # a network without part in the search
-DIGITS, PYDOC = ("digits-mlp", "digits-cnn"), ("pydoc-lstm", "pydoc-transformer")
-SEARCH = {"trials": 6, "seeds": 2, "first_seed": 900, "tune": {"lr": (1e-3, 0.3)}}
-NARROW = SEARCH | {"trials": 4, "tune": {"lr": (4e-3, 0.2)}}
-CHECK = SEARCH | {"tune": {"lr": (5e-4, 0.2)}}
-SHORT = {"budget_evals": 200}
-REPORT = "report"
-AGAIN = "adamw again"  # where its best learning rate was the lowest one, or failed on half of the seeds
-FIRST = 5  # seeds of the report. The others were run a session later, their number fixed before
-FOUND = {"super_adam_plus": "super_adam_plus"}  # "transport, λ, β₂ = 0.99"
-TWO_GRADIENTS = "τ = 1 averaged and guarded, λ"
-CHECKED = FOUND | {TWO_GRADIENTS: PARTS[TWO_GRADIENTS]}  # whether these depend on the schedule and the batch
 ROUNDS = {
-    "parts": Round(PARTS, {PYDOC: SHORT, DIGITS: {}}, SEARCH),
-    "combined": Round(
-        COMBINED,
-        {
-            ("cifar10-resnet18",): {"budget_evals": 100},
-            ("wikitext2-lstm",): {"budget_evals": 500},
-            DIGITS: {"seeds": 6},
-            PYDOC: SHORT,
-        },
-        NARROW,
+    "estimators": Round(ESTIMATORS, {(task,): {} for task in QUICK}),
+    "matrices": Round(MATRICES, {(task,): {} for task in QUICK if task != "digits-vit"}),
+    "iterates": Round(ITERATES, {(task,): {} for task in QUICK if task != "digits-vit"}),
+    "sides": Round(SIDES, {(task,): {} for task in QUICK[:-1]}),
+    "divisions": Round(DIVISIONS, {(task,): {} for task in QUICK[:-1]}),
+    "peers": Round(PEERS, {(task,): {} for task in ("digits-autoencoder", "ratings")}),
+    "peers without matrices": Round({k: v for k, v in PEERS.items() if k != MUON}, {QUICK[-1:]: {}}),
+    # No trial is stopped early: how much the learning rate matters.
+    "learning rates": Round(
+        {NAME: "super_adam_plus lr=3e-4:0.1"},
+        {(task,): {"budget_evals": 480} for task in ("digits-autoencoder", "digits-vit", "digits-mlp", "pinn-poisson")}
+        | {(task,): {} for task in ("digits-cnn", "ratings", "logistic-sparse")}
+        | {("pydoc-transformer",): {"budget_evals": 250}},
+        {"warmup": 0.05, "trials": 6, "seeds": 2, "first_seed": 900},
+        "AdamW: adamw lr=3e-4:0.1",
     ),
-    "as before": Round(CHECKED, {PYDOC: SHORT}, CHECK),
-    "warm-up": Round(CHECKED, {PYDOC: SHORT}, CHECK | {"decay": "warmup-cosine"}),
-    "batches of 10": Round(CHECKED, {PYDOC: SHORT}, CHECK | {"sizes": {"batch": 10}}),
-    "batches of 40": Round(CHECKED, {PYDOC: SHORT}, CHECK | {"sizes": {"batch": 40}}),
-    REPORT: Round(
-        {"λ, β₂ = 0.99": f"adamw betas=[0.9,0.99] {LAM}", **FOUND},
-        {(*DIGITS, *PYDOC, "cifar10-resnet18", *HELD_OUT): {}},
-        {"trials": 7, "tuning_seeds": 2, "seeds": 20, "first_seed": 300, "tune": {"lr": (5e-4, 0.2)}},
-    ),
-    AGAIN: Round(
-        {},  # AdamW alone
-        {
-            ("wikitext2-transformer",): {"trials": 4, "tune": {"lr": (2e-4, 2e-3)}},
-            ("pydoc-lstm",): {"trials": 5, "tuning_seeds": 6, "tune": {"lr": (4e-3, 0.1)}},
-        },
-        {"tuning_seeds": 2, "seeds": 20, "first_seed": 300},
+    "slow tasks": Round({NAME: "super_adam_plus lr=1e-3:0.1"}, SLOW),
+    "after the first test": Round(
+        AFTER,
+        {("locked-denoising", "locked-series"): {"task_file": ROOT / "scripts" / "locked_tasks.py"}},
+        {**COMMON, "first_seed": 400},
+        f"SOAP: {PEERS['SOAP']}",
     ),
 }
+
 
 # ------------------------------------------------------------------------------------------------ what is kept
 
-COLUMNS = ("gradient_evaluations", "seconds", "train_loss", "valid_loss", "test_loss")
-
 
 def write(name: str, found: list[Results]) -> None:
-    """The end of every run; of the report's, with all that came before it."""
-    for results in found:
-        results.plan.data_dir = None
-        for environment in (results.environment, *results.environment.get("earlier", [])):
-            environment["command"] = f"python scripts/search.py {shlex.quote(name)}"
-        for record in results.records:
-            rows = record.rows if name in (REPORT, AGAIN) and record.phase == "report" else record.rows[-1:]
-            record.rows = [{k: _short(row[k]) for k in COLUMNS if k in row} for row in rows]
-    DATA.mkdir(exist_ok=True)
-    lines = [json.dumps(dataclasses.asdict(r), ensure_ascii=False).replace('{"task":', '\n{"task":') for r in found]
-    (DATA / f"{name}.json").write_text("[" + ",\n".join(lines) + "]\n", encoding="utf-8")
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    kept.write(DATA / f"{name}.json", found, f"python scripts/search.py {shlex.quote(name)}")
 
 
 def read(name: str) -> list[Results]:
-    return [Results.of(found) for found in json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))]
+    return kept.read(DATA / f"{name}.json")
 
 
 # ------------------------------------------------------------------------------------------------ tables
 
 
-def ratios(results: Results, loss: str = "valid_loss") -> dict[str, dict[str, float]]:
-    """Task → method → the final loss over AdamW's with the same seed, geometric mean over the seeds."""
-    ends = {(r.task, r.method, r.seed): final(r, loss) for r in results.records if r.phase == "report"}
-    plan = results.plan
-    return {
-        task: {
-            method: math.exp(
-                fmean(math.log(ends[task, method, s] / ends[task, plan.baseline, s]) for s in plan.report_seeds)
-            )
-            for method in plan.methods
-        }
-        for task in plan.tasks
-    }
+def against(results: Results, task: str, method: str) -> tuple[float, float]:
+    """Final validation loss over the baseline's with the same seed, and what part of its evaluations
+    a run takes to the baseline's median final loss, the median of the seeds."""
+    plan, runs = results.plan, {}
+    for record in results.records:
+        if record.task == task and record.phase == "report":
+            runs[record.method, record.seed] = record
+    ends = {key: final(record, "valid_loss") for key, record in runs.items()}
+    target = median(ends[plan.baseline, seed] for seed in plan.report_seeds)
+    ratio = math.exp(fmean(math.log(ends[method, s] / ends[plan.baseline, s]) for s in plan.report_seeds))
+    parts = []
+    for seed in plan.report_seeds:
+        rows = runs[method, seed].rows
+        there = [row["gradient_evaluations"] for row in rows if row["valid_loss"] <= target]
+        parts.append(there[0] / rows[-1]["gradient_evaluations"] if there else math.inf)
+    return ratio, median(parts)
 
 
 def table(name: str) -> str:
-    """Methods by their mean over the tasks."""
-    found: dict[str, dict[str, float]] = {}
-    for results in read(name):
-        found |= ratios(results)
-    methods = list(next(iter(found.values())))
-    means = {m: math.exp(fmean(math.log(found[task][m]) for task in found)) for m in methods}
+    """Methods by the mean of their losses over the tasks."""
+    found = [(results, task) for results in read(name) for task in results.plan.tasks]
+    methods = list(found[0][0].plan.methods)
+    cells = {m: [against(results, task, m) for results, task in found] for m in methods}
+    means = {m: math.exp(fmean(math.log(ratio) for ratio, _ in cells[m])) for m in methods}
     rows = []
-    for method in sorted(methods, key=means.__getitem__):
-        rows.append([method, *(f"{found[task][method]:.3f}" for task in found), f"{means[method]:.3f}"])
-    return markdown([*(f"`{task}`" for task in found), "mean"], rows)
+    for m in sorted(methods, key=means.__getitem__):
+        rows.append([m, *(f"{ratio:.3f} ({part:.2f})" for ratio, part in cells[m]), f"{means[m]:.3f}"])
+    return bench.Table("", ["", *(f"`{task}`" for _, task in found), "mean"], rows).markdown()
 
 
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    """With nothing above the first cells."""
-    return bench.Table("", ["", *head], rows).markdown()
-
-
-def mean_end(records: list[Record], task: str, method: str) -> float:
-    """The geometric mean of the final validation losses of the report."""
-    found = [r for r in records if (r.task, r.method, r.phase) == (task, method, "report")]
-    return math.exp(fmean(math.log(final(r, "valid_loss")) for r in found))
-
-
-CONDITIONS = ("as before", "warm-up", "batches of 10", "batches of 40")
-
-
-def conditions_table() -> str:
-    """Final validation losses, geometric means over the seeds."""
-    names = {"adamw": "AdamW", "super_adam_plus": "SUPER-ADAM⁺", TWO_GRADIENTS: "τ = 1"}
-    rows = []
-    for condition in CONDITIONS:
-        (results,) = read(condition)
-        ends = [mean_end(results.records, task, method) for task in PYDOC for method in names]
-        rows.append([condition, *(f"{end:.3f}" for end in ends)])
-    return markdown([f"`{task}`: {name}" for task in PYDOC for name in names.values()], rows)
-
-
-def reported(*, first: bool = False) -> Results:
-    """The report, on the seeds that were run later; or on the first ones and their tasks."""
-    (results,) = read(REPORT)
-    seeds = results.plan.report_seeds
-    if first:
-        return results.only(seeds=seeds[:FIRST], tasks=[task for task in results.plan.tasks if task not in HELD_OUT])
-    later = results.only(seeds=seeds[FIRST:])
-    for again in read(AGAIN):
-        later.records = _better(later.records, again.only(seeds=seeds[FIRST:]).records)
-    return later
-
-
-def _better(records: list[Record], again: list[Record]) -> list[Record]:
-    """With AdamW's runs from its second tuning, if they ended lower: more than the others were given."""
-    task, method = again[0].task, again[0].method
-    if mean_end(again, task, method) >= mean_end(records, task, method):
-        return records
-    return [r for r in records if (r.task, r.method) != (task, method)] + again
-
-
-def verdict_table(*, first: bool = False) -> str:
-    """The report's: final losses and p-values; and of the last method, what it takes to AdamW's median final loss."""
-    found = analyse(reported(first=first))
-    methods = [m for m in found.methods if m != found.baseline]
-    head = [*(f"{m}: final loss" for m in methods), "… its evaluations to AdamW's"]
-    rows = []
-    everything = {f"`{name}`": task.comparisons for name, task in found.tasks.items()}
-    for name, comparisons in {**everything, f"all {len(everything)}": found.overall}.items():
-        cells = []
-        for c in (comparisons[m] for m in methods):
-            lost = f"; {c.lost} of {c.n} lost" if c.lost else ""
-            text = f"{losses(c)}, p {probability(c.p)}{lost}"
-            cells.append(f"**{text}**" if c.outcome in ("better", "worse") else text)
-        cells.append(multiples(comparisons[methods[-1]].times["gradient_evaluations"]))
-        rows.append([name, *cells])
-    return markdown(head, rows)
-
-
-def rates_table() -> str:
-    """The report's learning rates, with a mark where the best is at an end of those tried; and test losses."""
-    results = reported()
-    found, ends = analyse(results), ratios(results, "test_loss")
-    methods = found.methods
-    others = [m for m in methods if m != found.baseline]
-    head = [*(f"{label(m)}: lr" for m in methods), *(f"{m}: test loss" for m in others)]
-    rows = []
-    for name, task in found.tasks.items():
-        marks = {m: "".join(f" ({side})" for side in task.trials[m].edges.values()) for m in methods}
-        cells = [f"{task.outcomes[m].options['lr']:.2g}{marks[m]}" for m in methods]
-        rows.append([f"`{name}`", *cells, *(change(ends[name][m]) for m in others)])
-    return markdown(head, rows)
-
-
-def ranks_table() -> str:
-    """Mean ranks: over the tasks and seeds of the report, first and later; and over the tasks, by their means."""
-    rows = []
-    for words, results in {"first": reported(first=True), "later": reported()}.items():
-        found, n = analyse(results), len(results.plan.report_seeds)
-        rows.append([f"{n} {words} seeds", *_ranks(found.methods, found.ranks)])
-    by_task = [list(of_task.values()) for of_task in ratios(results).values()]
-    table = rankdata(by_task, axis=1)
-    critical = found.ranks.critical * math.sqrt(found.ranks.blocks / len(table))
-    means = dict(zip(results.plan.methods, table.mean(0), strict=True))
-    of_tasks = Ranks(means, len(table), float(friedmanchisquare(*table.T).pvalue), critical)
-    rows.append(["means of the tasks", *_ranks(found.methods, of_tasks)])
-    head = [*map(label, found.methods), "two differ from", "Friedman's test", "rankings"]
-    return markdown(head, rows)
-
-
-def _ranks(methods: list[str], ranks: Ranks) -> list[str]:
-    means = [f"{ranks.means[m]:.2f}" for m in methods]
-    return [*means, f"{ranks.critical:.2f}", f"p {probability(ranks.p)}", str(ranks.blocks)]
-
-
-def multiples(ratio: Ratio) -> str:
-    missed = "" if ratio.reached == ratio.runs else f"; reached {ratio.reached} of {ratio.runs} times"
-    return interval(ratio.estimate) + missed
-
-
-TABLES = {
-    "parts": lambda: table("parts"),
-    "combined": lambda: table("combined"),
-    "conditions": conditions_table,
-    "report": verdict_table,
-    "first": lambda: verdict_table(first=True),
-    "ranks": ranks_table,
-    "rates": rates_table,
-}
-
-
-def page() -> str:
-    """docs/results.md with the tables as they should be."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, make in TABLES.items():
-        before, after = f"<!-- search: {name} -->\n\n", "\n\n<!-- end -->"
-        start = text.index(before) + len(before)
-        text = text[:start] + make() + text[text.index(after, start) :]
-    return text
+def pages() -> dict[Path, str]:
+    """The pages with their tables as they should be."""
+    texts = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    for path, name in itertools.product(PAGES, ROUNDS):
+        before, after = f"<!-- round: {name} -->\n\n", "\n\n<!-- end -->"
+        text = texts[path]
+        if before in text:
+            start = text.index(before) + len(before)
+            texts[path] = text[:start] + table(name) + text[text.index(after, start) :]
+    return texts
 
 
 def main() -> None:
@@ -327,9 +251,11 @@ def main() -> None:
     args = parser.parse_args()
     for name in args.rounds:
         write(name, ROUNDS[name].run(name, args.out, args.jobs, args.data_dir))
+        print(f"\n{name}\n\n{table(name)}\n")
     if args.check:
-        sys.exit(page() != PAGE.read_text(encoding="utf-8"))
-    PAGE.write_text(page(), encoding="utf-8")
+        sys.exit(any(text != path.read_text(encoding="utf-8") for path, text in pages().items()))
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

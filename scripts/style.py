@@ -22,26 +22,25 @@ DARK = {PAPER: "#1e2129", INK: "#d6dae2", FAINT: "#3b404c"}
 # Told apart on both backgrounds, and by people who do not see all colours.
 RED, GREEN, BLUE, OCHRE, GREY = "#d1593b", "#17917f", "#3f7fc4", "#c08a1e", "#858b95"
 
-plt.rcParams.update(
-    {
-        "svg.hashsalt": "superadam",
-        "font.size": 10,
-        "axes.titlesize": 10.5,
-        "legend.fontsize": 9.5,
-        "legend.frameon": False,
-        "lines.linewidth": 1.8,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "grid.color": FAINT,
-        "grid.linewidth": 0.7,
-        "mathtext.fontset": "dejavusans",
-        "savefig.facecolor": PAPER,
-        **dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER),
-        **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
-    }
-)
+RC = {
+    "svg.hashsalt": "superadam",
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "legend.fontsize": 9.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.7,
+    "mathtext.fontset": "dejavusans",
+    "savefig.facecolor": PAPER,
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+}
+plt.rcParams.update(RC)
 
 
 def panels(rows=1, columns=1, height=3.2, **options):
@@ -49,19 +48,29 @@ def panels(rows=1, columns=1, height=3.2, **options):
     return plt.subplots(rows, columns, figsize=(WIDTH, height), layout="constrained", **options)
 
 
-def save(fig, name):
-    """Write docs/img/<name>.svg, with other colours for dark pages."""
+def svg(fig):
+    """The figure as SVG, with other colours for dark pages."""
     text = io.StringIO()
     fig.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(fig)
+    return with_dark(text.getvalue())
+
+
+def with_dark(text):
+    """An SVG drawn in these colours, which has others where the page is dark."""
     rules = (
         f'[style*="{kind}: {light}"] {{ {kind}: {dark} !important }}'
         for light, dark in DARK.items()
         for kind in ("fill", "stroke")
     )
     css = f"<style>@media (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>"
+    return text.replace("<defs>", f"{css}\n <defs>", 1)
+
+
+def save(fig, name):
+    """Write docs/img/<name>.svg."""
     path = IMG / f"{name}.svg"
-    path.write_text(text.getvalue().replace("<defs>", f"{css}\n <defs>", 1))
+    path.write_text(svg(fig))
     print(f"{path}, {path.stat().st_size // 1000} kB")
 
 

@@ -144,3 +144,19 @@ def test_gradients_that_the_closure_clears_do_not_matter(clear):
         return parameters(model)
 
     torch.testing.assert_close(train(True), train(False), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_length_is_the_number_of_turns(n):
+    data = micro_batches(5)
+    assert len(twice(data, accumulate=n)) == len(list(twice(data, accumulate=n))) == 10
+    assert len(list(twice(iter(data), accumulate=n))) == 10
+    with pytest.raises(TypeError, match="has no len"):
+        len(twice(iter(data), accumulate=n))
+
+
+def test_a_refused_optimizer_that_lives_on_does_not_disturb_a_loop():
+    with pytest.raises(ValueError, match="learning rate") as error:
+        SuperAdam([torch.ones(1, requires_grad=True)], lr=-1.0)
+    assert list(twice([0])) == [0, 0]
+    del error  # whose traceback has kept the optimizer

@@ -8,6 +8,10 @@ from problems import CASES, LR, Stochastic, SuperAdam
 from superadam import create, matrices, penalties, sets, twice
 
 SCALE = 2.0**10
+KINDS = [getattr(matrices, name) for name in sorted(set(matrices.Matrix._names) & set(matrices.__all__) - {"ByShape"})]
+OF_TENSORS = {kind.__name__: matrices.ByShape(kind()) for kind in KINDS if kind.scope == "tensor"}
+EVERY = {**CASES, **OF_TENSORS}
+RATES = {**LR, **dict.fromkeys(OF_TENSORS, 0.01)}
 
 
 def scaler(**options):
@@ -56,10 +60,10 @@ class Run:
 
 @pytest.mark.parametrize("unscale", [False, True], ids=["step", "unscale_"])
 @pytest.mark.parametrize("tau", [0.0, 1.0])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EVERY)
 def test_a_scale_changes_nothing(case, tau, unscale):
     """It is a power of two, so not even the rounding differs; nor does it if it grows between the turns of a batch."""
-    options = {"matrix": CASES[case], "lr": LR[case], "tau": tau}
+    options = {"matrix": EVERY[case], "lr": RATES[case], "tau": tau}
     plain = Run(None, **options).train(range(8))
     fixed = Run(scaler(), **options).train(range(8), unscale=unscale)
     growing = Run(scaler(growth_interval=1), **options).train(range(8), unscale=unscale)
@@ -70,10 +74,10 @@ def test_a_scale_changes_nothing(case, tau, unscale):
 
 @pytest.mark.parametrize("unscale", [False, True], ids=["step", "unscale_"])
 @pytest.mark.parametrize("tau", [0.0, 1.0])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EVERY)
 def test_an_overflow_drops_the_batch(case, tau, unscale):
     """τ = 0, as in torch's optimizers; τ > 0, if the first evaluation overflows (also at the very first batch)."""
-    options = {"matrix": CASES[case], "lr": LR[case], "tau": tau}
+    options = {"matrix": EVERY[case], "lr": RATES[case], "tau": tau}
     expected = Run(scaler(), **options).train([1, 2, 4])
     run = Run(scaler(), **options).train([0, 1, 2, 3, 4], overflows=[(0, 0), (3, 0)], unscale=unscale)
     same(run.x, expected.x)
@@ -83,10 +87,10 @@ def test_an_overflow_drops_the_batch(case, tau, unscale):
     same(run.x, expected.x)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EVERY)
 def test_an_overflow_of_the_second_evaluation_keeps_the_move_and_restarts_g(case):
     """x_t is where it belongs. g held half of line 11, so the next gradient is g, as after `restart()`."""
-    options = {"matrix": CASES[case], "lr": LR[case], "tau": 1.0}
+    options = {"matrix": EVERY[case], "lr": RATES[case], "tau": 1.0}
     run = Run(scaler(), **options).train([0, 1, 2], overflows=[(2, 1)])
     expected = Run(scaler(), **options).train([0, 1])
     expected.opt.restart()
@@ -119,8 +123,7 @@ class NoHostSync(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-NAMES = set(matrices.__all__) - {"ByShape", "Matrix", "MultipleOfIdentity", "OneSidedShampoo", "Slot", "dot", "norm2"}
-ONE_POINT = [m for n in sorted(NAMES) if not (m := getattr(matrices, n)()).two_point]
+ONE_POINT = [m for kind in KINDS if kind.scope != "tensor" and not kind.vanishes and not (m := kind()).two_point]
 
 
 @pytest.mark.parametrize("matrix", ONE_POINT, ids=lambda m: type(m).__name__)

@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from superadam import bench, zoo
+from superadam import bench, matrices, zoo
 from superadam.bench import candidates, measures, models, runs, startup, training
 from superadam.bench.candidates import ADAMW_FOREACH, ADAMW_FUSED, Trial
 
@@ -46,7 +46,7 @@ def test_every_method_and_every_case_is_a_candidate():
 def test_compiled_candidates_are_those_that_run_otherwise():
     names = {c.name for c in candidates.everything(compile=True)}
     assert {"case 1, τ = 1, compiled", "case 2, τ = 1, compiled", "yogi, compiled"} <= names
-    # torch's kernel, with or without sums, is the whole step; no part is by coordinate; refuses compile=True
+    # torch's kernel, with or without sums, is the whole step; no part is by coordinate; another way
     assert not {f"case {case}, compiled" for case in ("1, τ = 0", "2, τ = 0", "3, τ = 1")} & names
     assert "sdlbfgs, compiled" not in names
 
@@ -61,6 +61,8 @@ def test_compiled_candidates_are_those_that_run_otherwise():
         ("case 3, τ = 0", "tiles"),
         ("adagrad", "torch's fused Adagrad"),
         ("sgd", "torch's fused SGD"),
+        ("soap", "lists, torch's fused Adam"),  # matrices, and vectors
+        ("muon", "lists, tiles"),
     ],
 )
 def test_ways(name, way):
@@ -235,6 +237,7 @@ def test_first_steps_of_a_case():
     assert startup.first_steps("case 2, τ = 1", compile=False).keys() == {"first_s", "later_s"}
 
 
+@pytest.mark.slow
 def test_import_times_come_from_new_processes():
     times = startup.import_times(rounds=1)
     assert times["superadam"]["median_s"] > times["superadam after torch"]["median_s"] > 0
@@ -257,7 +260,44 @@ def test_tables_have_every_row(measured):
         assert len(table.markdown().splitlines()) == 2 + len(table.rows)
 
 
-def test_the_library_does_not_import_the_command():
-    code = "import sys, superadam; print({'typer', 'rich', 'superadam.bench', 'superadam.cli'} & sys.modules.keys())"
+def test_the_library_imports_neither_the_command_nor_the_lab():
+    others = {"typer", "rich", "superadam.bench", "superadam.cli", "superadam.lab", "PIL", "sklearn"}
+    code = f"import sys, superadam; print({others} & sys.modules.keys())"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
+
+
+def test_matrices_beside_other_packages(monkeypatch):
+    """Each method over a whole refresh interval; packages that are not installed have no row."""
+    monkeypatch.setattr(runs.peers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(models.SHAPES, "tiny", lambda: [(6, 4), (4,)])
+    monkeypatch.setattr(training, "TRAININGS", {"tiny": training.language(1, 4, width=4, heads=2)})
+    report = bench.report(["tiny"], rounds=1, matrices=True, end_to_end=True)
+    methods = report["matrices"]["tiny"]["methods"]
+    assert {method: list(rows) for method, rows in methods.items()} == {
+        "muon": ["superadam", "torch"],
+        "shampoo": ["superadam"],
+        "soap": ["superadam"],
+        "psgd_kron": ["superadam"],
+    }
+    assert all(row["minimum_ms"] <= row["median_ms"] <= row["maximum_ms"] for row in methods["muon"].values())
+    assert set(methods) < set(report["end_to_end"]["tiny"]["rows"])
+    table = bench.tables(report)["matrices of tiny"]
+    assert [row[:2] for row in table.rows][:2] == [["muon", "superadam"], ["muon", "torch"]]
+    json.dumps(report)
+
+
+def test_refreshes_beside_other_packages_are_spread_over_the_steps(monkeypatch):
+    """Six matrices of one shape, and an interval of ten steps: none has all of them but the first."""
+    counts, refresh = [], matrices.SOAP.refresh
+    monkeypatch.setattr(matrices.SOAP, "refresh", lambda self, s: counts.append(len(s.params)) or refresh(self, s))
+    monkeypatch.setattr(runs.peers, "rivals", lambda method, shapes: {})
+    monkeypatch.setattr(runs.peers, "OPTIONS", {"soap": runs.peers.OPTIONS["soap"]})
+    runs.peers.measure([(6, 4)] * 6, rounds=1)
+    assert counts[0] == 6
+    assert counts[1:]
+    assert set(counts[1:]) == {1}
+
+
+def test_torchs_muon_takes_no_kernels():
+    assert "torch" not in runs.peers.rivals("muon", [(4, 4, 3, 3), (4,)])

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.modules import module as global_hooks
 
 from superadam import SuperAdam, twice
-from superadam._state import buffers
+from superadam._state import replay
 
 both_ways = pytest.mark.parametrize("way", ["closure", "half-steps"])
 
@@ -125,7 +125,7 @@ def test_no_hook_is_left_behind(way):
 
 
 def test_looking_vanishes():
-    assert [n for n in range(1, 5000) if buffers.is_due(n)] == [2**k for k in range(13)]
+    assert [n for n in range(1, 5000) if replay.is_due(n)] == [2**k for k in range(13)]
 
 
 def test_modules_are_held_weakly():

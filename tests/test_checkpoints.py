@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 from problems import CASES, LR, Stochastic, SuperAdam, train
 from superadam import matrices, schedules, sets, twice
@@ -575,6 +577,21 @@ def test_a_state_created_ahead_changes_nothing(lr, how):
             params = opt.param_groups[0]["params"]
         points.append(train(problem, opt, params, range(6))[1])
     torch.testing.assert_close(*points, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_pending_move_keeps_its_lr_to_the_last_digit(tmp_path):
+    """torch.distributed.checkpoint loads into a state that was made while lr was zero, in float32."""
+    model, again = (nn.Linear(4, 3).double() for _ in range(2))
+    lr = torch.tensor(0.01, dtype=torch.float64)
+    opt, other = (SuperAdam(m, lr=lr, tau=1.0, capturable=True) for m in (model, again))
+    opt.step(lambda: model(torch.ones(4).double()).sum().backward())
+    opt.zero_grad()
+    dcp.save({"opt": get_optimizer_state_dict(model, opt)}, checkpoint_id=tmp_path, no_dist=True)
+    state = {"opt": get_optimizer_state_dict(again, other)}
+    dcp.load(state, checkpoint_id=tmp_path, no_dist=True)
+    set_optimizer_state_dict(again, other, state["opt"])
+    assert [float(of["gamma"]) for of in other.state.values()] == [0.01, 0.01]
 
 
 def test_flush_of_a_state_created_ahead_moves_nothing():

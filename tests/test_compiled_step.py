@@ -6,6 +6,9 @@ from torch import nn
 
 from problems import SuperAdam
 from superadam import create, list_methods, twice
+from ways import made, tiny
+
+assert made, tiny  # fixtures are used by their names
 
 # Of torch's compiler, about itself: the second one it hides, unless warnings are errors.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute:UserWarning")
@@ -72,7 +75,10 @@ MAKE = {
 }
 
 
-@pytest.mark.parametrize("name", MAKE)
+QUICK = {"default", "variance reduction", "compile=True", *sorted(list_methods())[::4]}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in MAKE])
 def test_compiled_step_is_the_step(name):
     same(MAKE[name], with_half_steps, "aot_eager")
 
@@ -88,17 +94,61 @@ def test_with_the_default_backend(name):
     same(MAKE[name], with_half_steps, "inductor")
 
 
-def test_no_step_compiles_anything_again():
-    """γ and the weights change in every step: a tracer that looked at them would compile until it gives up."""
+# ----------------------------------------------------------------------------------------- by kernels, made once
+
+
+def counts(opt, model, steps=50):
+    """Of every batch, with a cosine schedule: the frames that torch's compiler has seen."""
     torch._dynamo.reset()
-    x = torch.ones(3, requires_grad=True)
-    opt = create("adamw", [x])
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.9)
+    torch._dynamo.utils.counters.clear()
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps)
     step = torch.compile(opt.step, backend="aot_eager")
-    frames = []
-    for _ in range(6):
-        x.grad = x.detach().clone()
+    for turn, _ in enumerate(twice(range(steps)) if opt.two_point else range(steps), start=1):
+        opt.zero_grad()
+        loss_of(model, torch.ones(2, 4, dtype=torch.float64)).backward()
+        step()
+        if turn % 2 == 0 or not opt.two_point:
+            scheduler.step()
+            yield torch._dynamo.utils.counters["frames"]["total"]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in MAKE])
+def test_nothing_is_compiled_after_the_second_step(name, made, tiny):
+    """γ and the weights change in every step: a tracer that looked at them would compile until it gives up."""
+    model = nn.Linear(4, 5).double()
+    found = [(frames, len(made)) for frames in counts(MAKE[name](model), model)]
+    assert found[1] == found[-1]
+
+
+def test_lines_run_by_the_kernels_of_compile_true(made, tiny):
+    for options, kernels in (({"matrix": "Yogi"}, 1), ({"tau": 1.0}, 2), ({"matrix": "Identity"}, 0), ({}, 0)):
+        before, model = len(made), nn.Linear(4, 5).double()
+        opt = SuperAdam(model, **options)
+        list(counts(opt, model, steps=3))
+        assert len(made) - before == kernels  # 0: torch's fused kernels
+        assert all("compiled" not in line.partition(":")[2] for line in opt.ways())  # without torch.compile
+
+
+def test_the_compiler_sees_nothing_of_the_maths(made, tiny):
+    """It stops before the step and goes on behind it: no graph of its own, and none that breaks."""
+    torch._dynamo.reset()
+    graphs, model = [], nn.Linear(4, 5).double()
+    step = torch.compile(SuperAdam(model, matrix="Yogi").step, backend=lambda graph, _: graphs.append(graph) or graph)
+    for _ in range(3):
+        loss_of(model, torch.ones(2, 4, dtype=torch.float64)).backward()
+        step()
+    assert not graphs
+    assert len(made) == 1
+
+
+def test_options_that_change_in_every_step_make_no_kernels(made, tiny):
+    """OneCycleLR writes into `betas`: a kernel for each of them would take seconds in every step."""
+    model = nn.Linear(4, 5).double()
+    opt = create("nadam", model)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=20)
+    step = torch.compile(opt.step, backend="aot_eager")
+    for _ in range(10):
+        loss_of(model, torch.ones(2, 4, dtype=torch.float64)).backward()
         step()
         scheduler.step()
-        frames.append(torch._dynamo.utils.counters["frames"]["total"])
-    assert frames[1] == frames[-1]
+    assert not made

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pairs import pairs
 from problems import Stochastic, SuperAdam, train
 from superadam import estimators, iterates, matrices, reference, schedules
 from superadam._step.tensors import norm2
@@ -109,6 +110,21 @@ def cautious(o):
     return rule
 
 
+def past_second_moment(o):
+    v = None
+
+    def rule(t, newest, g):
+        nonlocal v
+        if v is None:
+            v = newest**2
+            return torch.full_like(v, torch.inf)
+        H = torch.maximum(v.sqrt().clamp(min=o.lam), newest.abs() / (t - 1) ** o.power)
+        v = o.beta * v + (1 - o.beta) * newest**2
+        return H
+
+    return rule
+
+
 def yogi(o):
     v = o.v_0
 
@@ -175,7 +191,71 @@ def belief_norm(o):
     return rule
 
 
+def sign(o):
+    return lambda t, newest, g: torch.clamp(g.abs(), min=o.lam)
+
+
+def infinity_norm(o):
+    u = torch.zeros(())
+
+    def rule(t, newest, g):
+        nonlocal u
+        u = torch.maximum(o.beta * u, newest.abs() + o.lam)
+        return u
+
+    return rule
+
+
+def rectified(o):
+    v = 0.0
+
+    def rule(t, newest, g):
+        nonlocal v
+        v = o.beta * v + (1 - o.beta) * newest**2
+        most = 2 / (1 - o.beta) - 1
+        rho = most - 2 * t * o.beta**t / (1 - o.beta**t)
+        if rho <= 5:
+            return torch.ones_like(g)
+        r = math.sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho))
+        return (v.sqrt() + o.lam) / math.sqrt(1 - o.beta**t) / r
+
+    return rule
+
+
+def centered(o):
+    v = m = 0.0
+
+    def rule(t, newest, g):
+        nonlocal v, m
+        v, m = o.beta * v + (1 - o.beta) * newest**2, o.beta * m + (1 - o.beta) * newest
+        return torch.clamp(v - m**2, min=0.0).sqrt() + o.lam
+
+    return rule
+
+
+def resilient(o):
+    delta, last = torch.ones(()), torch.zeros(())
+
+    def rule(t, newest, g):
+        nonlocal delta, last
+        agree = newest * last
+        delta = delta * torch.where(agree > 0, torch.tensor(o.grow).to(g), torch.ones_like(g))
+        delta = delta * torch.where(agree < 0, torch.tensor(o.shrink).to(g), torch.ones_like(g))
+        delta = delta.clamp(o.least / 0.01, o.most / 0.01)  # γ is 0.01 below
+        last = torch.where(agree < 0, torch.zeros_like(g), newest)
+        return torch.where(last == 0, torch.inf, g.abs().clamp(min=1e-300) / delta)
+
+    return rule
+
+
 RULES = {
+    "Centered": centered,
+    "Resilient": resilient,
+    "Sign": sign,
+    "Sophia": sign,  # whose h stays zero without opt.observe()
+    "InfinityNorm": infinity_norm,
+    "PastSecondMoment": past_second_moment,
+    "Rectified": rectified,
     "SecondMoment": second_moment,
     "Belief": belief,
     "AdaGrad": adagrad,
@@ -195,12 +275,10 @@ CASES = {"GradientNorm": "2", "BarzilaiBorwein": "3", "BeliefNorm": "4b"}
 
 
 def test_every_matrix_of_this_kind_is_drawn():
-    """All but those that are not diagonal."""
-    known = {name for name, part in vars(matrices).items() if isinstance(part, type) and part not in BASES}
-    assert set(RULES) | set(CASES) == known - {"ByShape", "DampedLBFGS", "OneSidedShampoo"} == set(MATRICES)
-
-
-BASES = (matrices.Matrix, matrices.MultipleOfIdentity, matrices.Slot)
+    """All but those that are not diagonal, and H → 0, which has tests of its own."""
+    known = {name for name, part in matrices.Matrix._names.items() if name in matrices.__all__}
+    diagonal = {name for name in known - {"ByShape", "Zero"} if getattr(matrices, name).scope == "coordinate"}
+    assert set(RULES) | set(CASES) == diagonal == set(MATRICES)
 
 
 # ------------------------------------------------------------------------------------------------- random compositions
@@ -214,6 +292,15 @@ BETA = st.sampled_from([0.0, 0.5, 0.9, 0.99, 0.999])
 LAM = st.sampled_from([0.05, 0.2, 1.0])  # far from zero, so that rounding is not amplified
 FLAG = st.booleans()
 MATRICES = {
+    "Centered": st.builds(matrices.Centered, st.sampled_from([0.5, 0.9, 0.99]), LAM),
+    "Resilient": st.builds(
+        matrices.Resilient, st.sampled_from([1.25, 1.5]), st.sampled_from([0.25, 0.5]), most=number(0.02, 1)
+    ),
+    "Sign": st.builds(matrices.Sign, LAM),
+    "Sophia": st.builds(matrices.Sophia, BETA, lam=LAM),
+    "InfinityNorm": st.builds(matrices.InfinityNorm, BETA, LAM),
+    "PastSecondMoment": st.builds(matrices.PastSecondMoment, BETA, LAM, st.sampled_from([0.0, 0.25])),
+    "Rectified": st.builds(matrices.Rectified, BETA, LAM),
     "SecondMoment": st.builds(matrices.SecondMoment, BETA, LAM, FLAG),
     "Belief": st.builds(matrices.Belief, BETA, BETA, LAM, st.sampled_from([0.0, 1e-3]), FLAG),
     "AdaGrad": st.builds(matrices.AdaGrad, LAM, st.sampled_from([0.0, 0.5]), FLAG),
@@ -324,29 +411,34 @@ def test_a_composition_is_algorithm_1_with_these_parts(composition, split, half_
     check_against_reference({**options, "lr": 0.01}, tau, run, split, half_steps=half_steps, problem=problem)
 
 
-@pytest.mark.parametrize("name", MATRICES)
-@pytest.mark.parametrize("tau", [0.0, 1.0])
-def test_every_matrix_keeps_its_step_count_on_the_device_as_well(name, tau):
+@pytest.mark.parametrize(
+    ("name", "tau", "schedule"),
+    pairs(
+        MATRICES,
+        [0.0, 1.0],
+        [schedules.Paper(), schedules.Constant(0.7, 0.3, 0.5, 0.1), schedules.BiasCorrected(0.9, 0.5)],
+    ),
+)
+def test_every_matrix_keeps_its_step_count_on_the_device_as_well(name, tau, schedule):
     """`capturable` changes nothing, for any matrix and any schedule, in lists or one by one."""
     problem = Stochastic(samples=len(SAMPLES))
     corrects = "bias_correction" in {f.name for f in dataclasses.fields(getattr(matrices, name))}
     matrix = getattr(matrices, name)(**{"bias_correction": True} if corrects else {})
-    for schedule in (schedules.Paper(), schedules.Constant(0.7, 0.3, 0.5, 0.1), schedules.BiasCorrected(0.9, 0.5)):
-        ends = []
-        for capturable, foreach in ((False, False), (True, False), (True, True)):
-            params = problem.params()
-            opt = SuperAdam(
-                params,
-                lr=0.01,
-                tau=tau,
-                matrix=matrix,
-                schedule=schedule,
-                capturable=capturable,
-                foreach=foreach,
-            )
-            ends.append(train(problem, opt, params, SAMPLES)[1])
-        equal(ends[1], ends[0])
-        equal(ends[2], ends[0])
+    ends = []
+    for capturable, foreach in ((False, False), (True, False), (True, True)):
+        params = problem.params()
+        opt = SuperAdam(
+            params,
+            lr=0.01,
+            tau=tau,
+            matrix=matrix,
+            schedule=schedule,
+            capturable=capturable,
+            foreach=foreach,
+        )
+        ends.append(train(problem, opt, params, SAMPLES)[1])
+    equal(ends[1], ends[0])
+    equal(ends[2], ends[0])
 
 
 # -------------------------------------------------------------------------------------------- matrices of one's own
@@ -413,11 +505,10 @@ def largest_rule(o):
 OWN = {"diagonal": (CubicMoment(beta=0.8), cubic_rule), "scalar": (LargestNorm(), largest_rule)}
 
 
-@pytest.mark.parametrize("capturable", [False, True], ids=["host", "capturable"])
-@pytest.mark.parametrize("foreach", [False, True], ids=["per-tensor", "foreach"])
-@pytest.mark.parametrize("half_steps", [False, True], ids=["closure", "half-steps"])
-@pytest.mark.parametrize("tau", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize(
+    ("kind", "tau", "half_steps", "foreach", "capturable"),
+    pairs(OWN, [0.0, 0.6, 1.0], [False, True], [False, True], [False, True]),
+)
 def test_a_matrix_of_ones_own_equals_the_reference(kind, tau, half_steps, foreach, capturable):
     matrix, rule = OWN[kind]
     problem = Stochastic(samples=len(SAMPLES))
@@ -429,11 +520,10 @@ def test_a_matrix_of_ones_own_equals_the_reference(kind, tau, half_steps, foreac
         assert isinstance(opt.state[opt.param_groups[0]["params"][0]]["step"], torch.Tensor) == capturable
 
 
-@pytest.mark.parametrize("capturable", [False, True], ids=["host", "capturable"])
-@pytest.mark.parametrize("foreach", [False, True], ids=["per-tensor", "foreach"])
-@pytest.mark.parametrize("half_steps", [False, True], ids=["closure", "half-steps"])
-@pytest.mark.parametrize("tau", [0.0, 1.0])
-@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize(
+    ("kind", "tau", "half_steps", "foreach", "capturable"),
+    pairs(OWN, [0.0, 1.0], [False, True], [False, True], [False, True]),
+)
 def test_a_matrix_of_ones_own_can_be_saved_halfway(kind, tau, half_steps, foreach, capturable):
     problem = Stochastic()
     options = {"lr": 0.1, "tau": tau, "matrix": OWN[kind][0], "foreach": foreach, "capturable": capturable}

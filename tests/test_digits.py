@@ -21,10 +21,11 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.parametrize(("evaluations", "accuracy"), [(300, 0.9), pytest.param(1500, 0.95, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("matrix", "tau", "lr"), SETTINGS, ids=lambda v: getattr(type(v), "__name__", v))
-def test_learns_digits(matrix, tau, lr):
-    """Above 95% test accuracy in 1,500 gradient evaluations of 32 images."""
+def test_learns_digits(matrix, tau, lr, evaluations, accuracy):
+    """Above 90 % test accuracy in 300 gradient evaluations of 32 images, above 95 % in 1,500."""
     options = {"matrix": matrix, "tau": tau, "lr": lr}
-    run = Light(Config("digits-mlp", "super_adam", options=options, budget_evals=1500))
+    run = Light(Config("digits-mlp", "super_adam", options=options, budget_evals=evaluations))
     assert run.train() == "finished"
-    assert run.folder.rows[-1]["test_accuracy"] > 0.95
+    assert run.folder.rows[-1]["test_accuracy"] > accuracy

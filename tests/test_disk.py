@@ -5,13 +5,12 @@ import os
 import resource
 import signal
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+import copies
 import superadam
 from superadam.checkpoint.disk import whole, write_text
 
@@ -115,8 +114,7 @@ def test_what_a_live_process_writes_stays_and_what_a_dead_one_left_goes(tmp_path
     path = tmp_path / "file"
     program = "import sys; from superadam.checkpoint.disk import whole\n"
     program += "with whole(sys.argv[1]) as file: print(flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", program, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+    with copies.start("-c", program, str(path), stdin=copies.PIPE, stdout=copies.PIPE) as other:
         other.stdout.readline()
         write_text(path, "mine")
         assert len(names(tmp_path)) == 2
@@ -136,12 +134,8 @@ def test_the_mode_of_a_file_stays(tmp_path):
 
 
 def test_what_is_no_file_is_written_into():
-    command = [
-        sys.executable,
-        "-c",
-        "from superadam.checkpoint.disk import write_text; write_text('/dev/stdout', 'said')",
-    ]
-    assert subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout == b"said"
+    program = "from superadam.checkpoint.disk import write_text; write_text('/dev/stdout', 'said')"
+    assert copies.check("-c", program) == b"said"
 
 
 def writes(call):

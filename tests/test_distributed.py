@@ -4,11 +4,12 @@ import re
 
 import pytest
 import torch
-import torch.multiprocessing
 
+import copies
 import workers
 from superadam import SuperAdam
-from workers import SCENARIOS
+from versions import FSDP2_ON_CPUS, WITHOUT_FSDP2
+from workers import SCENARIOS, SLOW
 
 # What one and four processes run: every matrix with either τ, every checkpoint, and one of each other kind. Two run
 # everything.
@@ -17,6 +18,7 @@ BY_FOUR = [
     *ALIKE,
     *("fsdp rows tau=1", "fsdp clip tau=1 foreach", "fsdp stochastic tau=1", "fsdp hybrid", "fsdp tensor-parallel"),
     "ddp case 2 tau=1 half-steps",
+    *[name for name in SCENARIOS if name.startswith(("owned", "ddp divided")) and name != "owned columns"],
 ]
 BY_ONE = ALIKE
 TOLERANCE = 1e-10
@@ -29,28 +31,29 @@ def start(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
     done = {}
 
-    def run(world):
+    def run(world, slow=False):
         if world != 2:
             assert run(2), "others load what two processes have saved, and these have failed"
-        if world not in done:
-            done[world] = {}  # if this start fails, there is no second one
-            by_two = [name for name in SCENARIOS if name not in MESHES]
+        if (world, slow) not in done:
+            done[world, slow] = {}  # if this start fails, there is no second one
+            by_two = [name for name in SCENARIOS if name not in MESHES and (name in SLOW) == slow]
             names = {1: BY_ONE, 2: by_two, 4: BY_FOUR}[world]
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("SAVED_IN", str(folder))
-                patch.setenv("OMP_NUM_THREADS", "1")
-                patch.setenv("PYTHONWARNINGS", "ignore")
-                patch.setenv("PYTHONFAULTHANDLER", "1")
-                torch.multiprocessing.spawn(workers.run_all, (world, str(folder), names), nprocs=world)
-            done[world] = torch.load(folder / f"results-{world}.pt", weights_only=False)
-        return done[world]
+            place = folder / f"slow={slow}"  # where the processes of one start meet
+            place.mkdir(exist_ok=True)
+            call = f"import workers; workers.run_all({{rank}}, {world}, {str(place)!r}, {names})"
+            env = {"SAVED_IN": str(folder)}
+            copies.wait_for_all(*[copies.start("-c", call.format(rank=rank), env=env) for rank in range(world)])
+            done[world, slow] = torch.load(place / f"results-{world}.pt", weights_only=False)
+        return done[world, slow]
 
     return run
 
 
 def result(start, world, name):
     """What a scenario gave."""
-    outcome = start(world).get(name, "The processes failed: see the first of these tests")
+    outcome = start(world, slow=name in SLOW).get(name, "The processes failed: see the first of these tests")
+    if isinstance(outcome, str) and not FSDP2_ON_CPUS and any(word in outcome for word in ("_fully_shard", "no_dist")):
+        pytest.skip(WITHOUT_FSDP2)  # nor save without processes
     assert not isinstance(outcome, str), outcome
     return outcome
 
@@ -61,7 +64,8 @@ COMPARED = [name for name in SCENARIOS if not name.startswith(("count", "refused
 @pytest.mark.parametrize(
     ("world", "name"),
     [
-        *[(2, name) for name in COMPARED if name not in MESHES],
+        *[(2, name) for name in COMPARED if name not in MESHES and name not in SLOW],
+        *[pytest.param(2, name, marks=pytest.mark.slow) for name in COMPARED if name in SLOW],
         *[pytest.param(1, name, marks=pytest.mark.slow) for name in BY_ONE],
         *[pytest.param(4, name, marks=pytest.mark.slow) for name in BY_FOUR],
     ],
@@ -82,6 +86,30 @@ def test_messages_of_a_step(start, wrapper, case, tau):
     counts = result(start, 2, f"count {wrapper} case {case} tau={tau}")
     evaluations = 2 if tau > 0 or case == "3" else 1
     assert counts == {"gradients": evaluations, "scalars": int(wrapper == "fsdp" and case != "1")}
+
+
+@pytest.mark.parametrize(
+    ("what", "messages"), {"experts": 0, "owned Muon": 2, "owned SOAP": 3}.items(), ids=lambda value: str(value)
+)
+def test_messages_of_matrices_of_tensors(start, what, messages):
+    """Whether gradients are finite, for factors; who has gradients; g_t to the owners and the steps back; the newest
+    gradient too, if H_t is made of it.
+
+    Factors are held once.
+    """
+    found = result(start, 2, f"count {what}")
+    small = (what != "owned Muon") + (messages > 0)
+    assert found["messages"] == ["allreduce_"] * small + ["alltoall_base_"] * messages
+    assert found["share"] == 0 if what == "owned Muon" else 0.3 < found["share"] < 0.7
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+@pytest.mark.parametrize("wrapper", ["fsdp", "ddp"])
+def test_a_gradient_that_one_process_lacks_is_refused_by_all(start, wrapper, tau):
+    """They would wait for each other otherwise: the owner of the matrix expects it from all."""
+    has, lacks = result(start, 2, f"refused gradient {wrapper} tau={tau}")
+    for said, here in ((has, "has one"), (lacks, "has none")):
+        assert re.search(rf"0\.weight has a gradient on 1 of 2 processes \(this one {here}\)", said)
 
 
 @pytest.mark.parametrize(

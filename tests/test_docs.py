@@ -1,6 +1,7 @@
 """What the README and the docs print is true."""
 
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -9,13 +10,18 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+import torch
 
+import copies
 import superadam
-from superadam import zoo
+from superadam import sets, zoo
 from superadam._state.parts import Part
 
 ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+ASKED = {"storm": {"k": 0.1, "omega": 1.0, "c": 10.0}}  # options without a default
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TUTORIALS = ROOT / "docs" / "tutorials"  # whose pages are made of them while the site is built
 SNIPPETS = [
     pytest.param(code, id=f"{page.stem}-{i}")
     for page in PAGES
@@ -40,6 +46,7 @@ def test_snippet_runs(code, tmp_path, monkeypatch):
     for package in re.findall(r"^(?:import|from) (accelerate|lightning|transformers)\b", code, flags=re.M):
         pytest.importorskip(package, reason="comes with superadam[trainers]")
     monkeypatch.chdir(tmp_path)  # some save files
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)  # as many workers has a comparison, and each imports torch
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
 
 
@@ -49,7 +56,7 @@ def test_snippets_were_found():
 
 def test_zoo_page_is_up_to_date():
     """docs/zoo.md is what scripts/zoo_table.py writes, and every method in it is named by a test."""
-    subprocess.run([sys.executable, ROOT / "scripts" / "zoo_table.py", "--check"], check=True)
+    copies.check(ROOT / "scripts" / "zoo_table.py", "--check")
     rows = [line for line in (ROOT / "docs" / "zoo.md").read_text().splitlines() if line.startswith("| `")]
     assert len(rows) >= len(zoo.METHODS)
 
@@ -59,16 +66,55 @@ def test_methods_are_counted():
         assert f"| optimizers | {len(zoo.METHODS)} |" in (ROOT / page).read_text()
 
 
+def test_sets_are_counted():
+    n = len(set(sets.__all__) - {"ConvexSet"})
+    assert f"| constraints | {n} sets |" in (ROOT / "README.md").read_text()
+    assert f"| sets to stay in | {n} |" in (ROOT / "docs" / "comparison.md").read_text()
+
+
+def refusing(option):
+    """The methods that do not take an option."""
+    params, refused = [torch.zeros(4, 3, requires_grad=True)], set()
+    for name in zoo.METHODS:
+        try:
+            zoo.create(name, params, **{**ASKED.get(name, {}), option: True})
+        except ValueError:
+            refused.add(name)
+    return refused
+
+
+def test_the_readme_says_who_refuses_an_option():
+    said = re.search(r"`capturable` and `differentiable` by (.*?); `capturable` by (.*?), too", README, flags=re.S)
+    both, alone = (set(re.findall("`(.*?)`", names)) for names in said.groups())
+    assert (refusing("differentiable"), refusing("capturable")) == (both, both | alone)
+
+
 def test_performance_page_is_up_to_date():
     """docs/performance.md is what scripts/bench_page.py makes of the report beside it, and no method is left out."""
-    subprocess.run([sys.executable, ROOT / "scripts" / "bench_page.py", "--check"], check=True)
+    copies.check(ROOT / "scripts" / "bench_page.py", "--check")
     page = (ROOT / "docs" / "performance.md").read_text()
     assert not [name for name in zoo.METHODS if f"\n| {name} |" not in page]
 
 
+def test_leaderboard_is_what_the_page_says():
+    """docs/compare.md has what scripts/leaderboard.py reads in docs/leaderboard, which is in the navigation."""
+    copies.check(ROOT / "scripts" / "leaderboard.py", "--check")
+    assert "leaderboard/index.html" in (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+
+
+def test_estimated_learning_rates_are_those_of_the_data():
+    """The table of docs/choosing.md is what scripts/auto_lr.py makes of its data, which have the default seeds."""
+    auto_lr = importlib.import_module("auto_lr")
+    found = json.loads((ROOT / "docs" / "data" / "auto_lr.json").read_text())["tasks"]
+    assert auto_lr.table(found) in (ROOT / "docs" / "choosing.md").read_text()
+    for task, losses in found.items():
+        lists = [*losses["adamw"].values(), *(losses[name] for name in auto_lr.OTHERS)]
+        assert {len(values) for values in lists} == {auto_lr.SEEDS.get(task, 1)}
+
+
 def test_traced_step_is_up_to_date():
     """docs/architecture.md has the calls of a step as scripts/step_trace.py counts them."""
-    subprocess.run([sys.executable, ROOT / "scripts" / "step_trace.py", "--check"], check=True)
+    copies.check(ROOT / "scripts" / "step_trace.py", "--check")
 
 
 def prose(page):
@@ -100,6 +146,8 @@ def test_links_lead_somewhere(page):
     for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", prose(page)):
         if not target.startswith("http"):
             linked = (page.parent / target) if target else page
+            if linked.resolve().parent == TUTORIALS:
+                linked = linked.with_suffix(".py")
             assert linked.exists(), f"{page}: {target}"
             assert not anchor or anchor in anchors(linked), f"{page}: {target}#{anchor}"
 
@@ -107,7 +155,8 @@ def test_links_lead_somewhere(page):
 def test_every_page_is_in_the_navigation():
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
     docs = ROOT / "docs"
-    assert {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")} == set(re.findall(r"\S+\.md", nav))
+    pages = [*docs.rglob("*.md"), *(path.with_suffix(".md") for path in TUTORIALS.glob("*.py"))]
+    assert {page.relative_to(docs).as_posix() for page in pages} == set(re.findall(r"\S+\.md", nav))
 
 
 def code(text):
@@ -126,9 +175,11 @@ def test_excerpts_are_in_the_files_they_name():
 
 @pytest.mark.slow
 def test_site_builds(tmp_path):
-    """Without a warning, with all formulas turned into MathML, and with nothing that is fetched from elsewhere."""
-    pytest.importorskip("mkdocs", reason="comes with superadam[docs]")
-    pytest.importorskip("latex2mathml", reason="comes with superadam[docs]")
+    """Without a warning, with all formulas turned into MathML, and with nothing that is fetched from elsewhere.
+
+    Tutorials have been run, and what the gallery shows is there."""
+    for package in ("ipykernel", "jupytext", "latex2mathml", "mkdocs", "nbclient"):
+        pytest.importorskip(package, reason="comes with superadam[docs]")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
     subprocess.run(build, check=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     pages = {path: path.read_text() for path in tmp_path.rglob("*.html")}
@@ -136,10 +187,22 @@ def test_site_builds(tmp_path):
     for path, text in pages.items():
         assert "arithmatex" not in text, path
         assert not re.findall(r'<(?:script|img|link rel="stylesheet")[^>]+(?:src|href)="(?:https?:)?//', text), path
+    for source in TUTORIALS.glob("*.py"):
+        page = pages[tmp_path / "tutorials" / source.stem / "index.html"]
+        assert 'class="text output' in page, source
+        shown = re.findall(r'<img alt="[^"]{20,}" src="\.\./(\S+\.svg)"', page)
+        assert shown, source
+        for name in (*shown, f"{source.stem}.ipynb"):
+            assert (tmp_path / "tutorials" / name).stat().st_size > 1000, name
+    gallery = pages[tmp_path / "gallery" / "index.html"]
+    cards = set(re.findall(r'<a href="(\w+)/">', gallery))
+    assert cards == {path.stem for path in (ROOT / "examples").glob("*.py")}
+    for name in re.findall(r'<img [^>]*src="([^"]+)"', gallery):
+        assert (tmp_path / "gallery" / name).resolve().is_file(), name
 
 
 PUBLIC = (
-    *("estimators", "iterates", "matrices", "monitor", "penalties", "probe", "probe.payoff"),
+    *("estimators", "iterates", "matrices", "monitor", "penalties", "probe", "probe.noise_model"),
     *("reference", "schedules", "sets", "theory", "trainers", "zoo"),
 )
 EXPORTED = [

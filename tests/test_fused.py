@@ -213,6 +213,24 @@ def test_no_kernel_for_tensors_it_would_misread(change):
     assert not any(op.startswith("_fused") for op in operators([p], fused=True))
 
 
+@pytest.mark.parametrize("cls", [matrices.SecondMoment, matrices.AMSGrad])
+def test_kernel_for_a_convolution_in_channels_last(cls):
+    """Its weight is in one order in memory, its bias in another: each lies as its gradient and state do."""
+    results = []
+    for option in (None, False):
+        torch.manual_seed(0)
+        layer = torch.nn.Conv2d(3, 4, 3).double().to(memory_format=torch.channels_last)
+        opt = SuperAdam(layer, matrix=cls(), fused=option)
+        for _ in range(3):
+            opt.zero_grad()
+            inputs = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+            layer(inputs.to(memory_format=torch.channels_last)).square().sum().backward()
+            opt.step()
+        assert opt.ways()[0].endswith(": tiles" if option is False else ": torch's fused Adam")
+        results.append([p.detach() for p in layer.parameters()])
+    equal(*results)
+
+
 @pytest.mark.parametrize("alpha", [0.0, 1e-17, 1.0, 1.5, 2.0, 3.0])
 @pytest.mark.parametrize("matrix", ["case 1", "AMSGrad", "case 2", "Identity", "AdaGrad"])
 def test_any_weight(matrix, alpha):
@@ -239,11 +257,13 @@ def test_restarted_step(matrix):
     "options",
     [
         *(VARIANTS[name] for name in ("box", "L1", "elastic net on a box")),
+        {"constraint": sets.Box(-0.2, 0.3), "weight_decay": 0.1},
+        {"constraint": sets.Box(-0.2, 0.3), "schedule": schedules.Constant(mu=0.3)},
         {"constraint": sets.L2Ball(1.0)},
         {"constraint": sets.Simplex(), "weight_decay": 0.1},
         {"penalty": penalties.GroupLasso(0.1, dim=0)},
     ],
-    ids=["box", "L1", "elastic net on a box", "ball", "simplex", "group lasso"],
+    ids=["box", "L1", "elastic net on a box", "small box", "part of the way", "ball", "simplex", "group lasso"],
 )
 def test_line_9_after_the_kernel(options, monkeypatch):
     """The kernel makes x_t - γ H_t⁻¹ g_t, and the set sees it: whole where it must, in pieces where it may."""
@@ -254,6 +274,25 @@ def test_line_9_after_the_kernel(options, monkeypatch):
             actual = result(parameters=parameters, matrix=MATRICES[matrix], **options)
         assert kernel.called
         equal(actual, result(parameters=parameters, matrix=MATRICES[matrix], foreach=True, **options))
+
+
+def test_a_box_of_ones_own_is_asked():
+    """It may do more than to clip."""
+
+    class Rounded(sets.Box):
+        def argmin(self, y, d):
+            return super().argmin(y, d).round(decimals=1)
+
+    try:
+        for part, rounded in ((sets.Box(-0.25, 0.25), False), (Rounded(-0.25, 0.25), True)):
+            x = torch.linspace(-1, 1, 9).requires_grad_()
+            opt = SuperAdam([x], lr=0.1, constraint=part)
+            x.grad = torch.linspace(0.3, -1, 9)
+            opt.step()
+            assert bool(x.detach().abs().max() <= 0.25)
+            assert torch.equal(x.detach(), x.detach().round(decimals=1)) == rounded
+    finally:
+        del sets.ConvexSet._names["Rounded"]
 
 
 def test_float32_kernel_is_as_exact_as_the_operations():

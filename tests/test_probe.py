@@ -12,7 +12,9 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from superadam import SuperAdam, matrices, payoff, probe, schedules
+import superadam
+from superadam import SuperAdam, matrices, noise_model, probe, schedules
+from superadam.probe import payoff
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
@@ -190,7 +192,7 @@ def test_curvatures_of_a_quadratic():
     assert report.curvature_max == pytest.approx(largest, rel=1e-3)
     assert report.stable_lr(1.0) == pytest.approx(2 / largest, rel=1e-3)
     assert report.variance_ratio == pytest.approx(0, abs=1e-12)
-    assert payoff.least_alpha(report.measured) == pytest.approx(0, abs=1e-6)
+    assert noise_model.least_alpha(report.measured) == pytest.approx(0, abs=1e-6)
 
 
 def digits_loader(n=64):
@@ -290,17 +292,17 @@ def test_error_and_noise_in_x_are_those_of_line_11(alpha, ratio, ell):
         old = c * n + math.sqrt(1 - c * c) * other
         e = alpha * n + (1 - alpha) * (e + n - old)
         x, plain = x - (ell * x + e), plain - (ell * plain + n)  # γ = 1
-    assert e.var().item() == pytest.approx(payoff.error(alpha, ratio), rel=0.05)
-    assert (x.var() / plain.var()).item() == pytest.approx(payoff.noise_in_x(alpha, ratio, ell), rel=0.07)
+    assert e.var().item() == pytest.approx(noise_model.error(alpha, ratio), rel=0.05)
+    assert (x.var() / plain.var()).item() == pytest.approx(noise_model.noise_in_x(alpha, ratio, ell), rel=0.07)
 
 
 def test_below_the_least_alpha_the_error_feeds_itself():
-    p = payoff.Measured(0.1, 2.0, 1.0, 50.0, 30.0, 1.0, 2.0)
-    least = payoff.least_alpha(p)
-    assert payoff.ratio_at(p, 0.99 * least) == math.inf
+    p = noise_model.Measured(0.1, 2.0, 1.0, 50.0, 30.0, 1.0, 2.0)
+    least = noise_model.least_alpha(p)
+    assert noise_model.ratio_at(p, 0.99 * least) == math.inf
     for alpha in (1.01 * least, 0.3, 1.0):  # above it, D is what the steps make of it
-        r = payoff.ratio_at(p, alpha)
-        assert r == pytest.approx(0.1**2 * (50 * 2.0 + 30 * payoff.error(alpha, r)))
+        r = noise_model.ratio_at(p, alpha)
+        assert r == pytest.approx(0.1**2 * (50 * 2.0 + 30 * noise_model.error(alpha, r)))
 
 
 def test_momentum_does_not_change_the_noise_in_x():
@@ -393,3 +395,7 @@ def test_the_verdict_is_what_a_tuned_comparison_finds(task, monkeypatch):
 
     report, best = probe_check.check(task, seeds=2)
     assert report.tau == min(best, key=lambda tau: best[tau][2])
+
+
+def test_the_noise_model_has_its_earlier_name_too():
+    assert payoff is superadam.payoff is noise_model

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from superadam import penalties, sets
 from superadam.penalties import combined_argmin
+from test_penalties import exact_fused
 
 TOL = {torch.float64: 1e-9, torch.float32: 1e-5}
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
@@ -222,6 +223,29 @@ def test_group_lasso(problem, dim, lam):
     check_rows(part, problem, dim, lambda y, d: (exact_group(Fraction(lam), y, d) if lam else y, [abs(v) for v in y]))
 
 
+@PROPERTY
+@given(problems(), st.sampled_from([0, -1]), st.sampled_from([1e-9, 1.0, 1e9]))
+def test_total_variation(problem, dim, lam):
+    check_rows(
+        penalties.TotalVariation(lam, dim), problem, dim, lambda y, d: (exact_fused(lam, y, d), max(abs(v) for v in y))
+    )
+
+
+@PROPERTY
+@given(problems(), st.sampled_from([1e-9, 1.0, 1e9]))
+def test_overlapping_group_lasso(problem, lam):
+    """x (1 + Σ λ/(d ‖x_G‖)) = y wherever x is not zero."""
+    y, d, _, _, scratch = problem
+    groups = [[0, 1, 2], [2, 3], [3, 4, 5]] if y.numel() > 5 else [[0]]
+    x = solve(penalties.OverlappingGroupLasso(lam, groups), y, d, scratch=scratch).double().flatten()
+    pull, size = torch.zeros_like(x), float(y.abs().max())
+    for group in groups:
+        if x[group].any():
+            pull[group] += lam / torch.linalg.vector_norm(x[group] / size).item() / size
+    wrong = x * (1 + pull / d.double().expand_as(y).flatten()) - y.double().flatten()
+    assert (wrong[x != 0].abs() <= TOL[y.dtype] * size).all()
+
+
 def clip(value, lo, hi):
     return min(max(value, lo), hi)
 
@@ -242,6 +266,7 @@ def test_separable_sets_and_penalties(problem, l1, l2):
         (penalties.L1(l1), l1, 0),
         (penalties.L2(l2), 0, l2),
         (penalties.ElasticNet(l1, l2), l1, l2),
+        (penalties.Huber(l2, delta=1e75), 0, l2),  # all squares
     ]:
         for box, bounds in boxes.items():
             x = combined_argmin(box, penalty, y.clone(), d.clone(), scratch=scratch)
@@ -372,6 +397,15 @@ EVERY = {
     "Affine": sets.Affine(torch.eye(6)[:2], torch.ones(2)),
     "SpectralBall": sets.SpectralBall(0.6),
     "NuclearBall": sets.NuclearBall(1.0),
+    "BoxSection": sets.BoxSection(1.0, 0.5, -0.5, 0.5),
+    "Ordered": sets.Ordered(low=-1.0, high=1.0),
+    "GroupL1Ball": sets.GroupL1Ball(1.0),
+    "L1InfBall": sets.L1InfBall(1.0),
+    "Sphere": sets.Sphere(),
+    "SecondOrderCone": sets.SecondOrderCone(),
+    "Polyhedron": sets.Polyhedron(torch.tensor([[1.0, 2.0] * 3, [-1.0, 1.0] * 3, [-1.0, -2.0] * 3]), torch.ones(3)),
+    "DoublyStochastic": sets.DoublyStochastic(),
+    "Intersection": sets.Intersection(sets.L1Ball(1.0), sets.Hyperplane(1.0, 0.5)),
 }
 
 
@@ -418,7 +452,17 @@ def test_roots_of_another_set(seed, size):
     """A root that belongs to quite another equation changes nothing but the time."""
     gen = torch.Generator().manual_seed(seed)
     y, d = torch.randn(4, 6, generator=gen), torch.rand(4, 6, generator=gen) + 0.1
-    for part in (sets.Simplex(), sets.L1Ball(1.0, dim=1), sets.L2Ball(1.0, dim=1)):
+    for part in (
+        sets.Simplex(),
+        sets.L1Ball(1.0, dim=1),
+        sets.L2Ball(1.0, dim=1),
+        sets.CappedSimplex(1.0, 0.4, low=-0.1),
+        sets.BoxSection(2.0, 1.0, -0.1, dim=1),
+        sets.GroupL1Ball(1.0, group=1, dim=(1,)),
+        sets.L1InfBall(1.0, group=1, dim=1),
+        sets.SecondOrderCone(),
+        sets.Sphere(dim=1),
+    ):
         root = size * torch.randn(4, 1, generator=gen)
         torch.testing.assert_close(part.argmin(y, d, root), part.argmin(y, d), rtol=1e-5, atol=1e-6)
 

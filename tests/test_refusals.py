@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from pairs import pairs
 from problems import CASES
 from superadam import SuperAdam, create, matrices, penalties, sets, twice
 from test_bad_input import Setup, Unchanged, identical
@@ -144,10 +145,7 @@ def test_state_of_another_shape_or_precision_is_refused(way):
 NOT_USABLE = [math.nan, math.inf, -math.inf, 1e19]  # the square of the last is not finite
 
 
-@pytest.mark.parametrize("where", SETS)
-@pytest.mark.parametrize("value", NOT_USABLE)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("tau", [0.0, 1.0])
+@pytest.mark.parametrize(("where", "case", "tau", "value"), pairs(SETS, CASES, [0.0, 1.0], NOT_USABLE))
 def test_refused_batch_leaves_no_trace_on_a_set(where, value, case, tau):
     """The next batch finds all as if the refused one had not been there."""
     setup, twin = (_float32(case, tau, SETS[where]) for _ in range(2))
@@ -197,7 +195,8 @@ def test_refused_half_drops_its_batch_and_the_loop_goes_on(where, half):
     assert (opt.state[p]["g"] == 1).all() == (half == 1)
 
 
-@pytest.mark.parametrize("name", [name for name in MATRICES if name != "Identity"])
+# Identity keeps nothing, and Shampoo refuses what is not finite: tests/test_tensor_matrices.py.
+@pytest.mark.parametrize("name", [name for name in MATRICES if name not in ("Identity", "Shampoo")])
 @pytest.mark.parametrize("tau", [0.0, 1.0])
 @pytest.mark.parametrize("evaluation", ["first", "second"])
 def test_restart_heals_every_matrix(name, tau, evaluation):

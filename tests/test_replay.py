@@ -16,6 +16,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 from problems import CASES, LR, Live, Stochastic, SuperAdam, train
 from superadam import matrices, twice
 from superadam._state import replay
+from superadam._state.twice import current
 
 BATCHES = 4
 both_ways = pytest.mark.parametrize("way", ["closure", "half-steps"])
@@ -335,7 +336,7 @@ def test_threads_train_as_if_they_were_alone(ways):
 @two_ways
 def test_random_numbers_in_two_threads_are_told_once(ways, monkeypatch):
     """Both draw from the generators that both set back: no mask can be trusted."""
-    monkeypatch.setattr(replay, "_told", False)
+    monkeypatch.setattr(replay, "_warned", False)
     with pytest.warns() as caught:
         in_threads(*(prepare(way, seed, dropout_net) for seed, way in enumerate(ways)))
     told = [str(w.message) for w in caught if w.category is RuntimeWarning]
@@ -378,9 +379,9 @@ def test_a_loop_can_end_in_another_thread():
     """As the garbage collector may have it. The thread that began it is in no loop any more."""
     turns = twice(data(1))
     next(turns)
-    assert replay.current() is not None
+    assert current() is not None
     assert in_threads(lambda wait: turns.close()) == [None]
-    assert replay.current() is None
+    assert current() is None
 
 
 # ------------------------------------------------------------------------------------------------ counting

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from problems import CASES, Stochastic, SuperAdam
-from superadam import matrices, schedules
+from superadam import create, matrices, schedules
 from superadam._state import precision as rounding
+from superadam._step import tiles
 
 
 def same(a, b):
@@ -38,8 +39,9 @@ def test_what_bfloat16_can_hold_is_not_rounded():
 def test_the_hash_behaves_like_independent_bits():
     """Over positions, steps and parameters: every bit is fair, and none says anything about another."""
     p = torch.zeros(500, 40, dtype=torch.bfloat16)
-    draws = [rounding._bits(p, {"step": step, "number": number}).flatten() for step in (1, 2, 3) for number in (0, 1)]
-    fair = torch.stack([(torch.stack(draws) >> k) & 1 for k in range(16)]).double().flatten(0, 1)
+    states = [{"step": step, "number": number} for step in (1, 2) for number in (0, 1)]
+    draws = [rounding._random(p, state, salt).flatten() for state in states for salt in (0, 5)]
+    fair = torch.stack([(torch.stack(draws) >> k) & 1 for k in range(32)]).double().flatten(0, 1)
     n = fair.shape[-1]
     assert ((fair.mean(-1) - 0.5).abs() < 5 * 0.5 / n**0.5).all()
     centred = 2 * fair - 1
@@ -175,3 +177,109 @@ def test_what_cannot_be_rounded_so_is_refused():
     with pytest.raises(ValueError, match="autograd does not follow the rounding"):
         SuperAdam([half], rounding="master", differentiable=True)
     assert "rounding=master" in repr(SuperAdam([half], rounding="master"))
+
+
+# --------------------------------------------------------------------------------------------- state in bfloat16
+
+
+def averaged(steps=400, sizes=(3000, 20), **options):
+    """v and g of a constant gradient: averages that bfloat16, rounded to nearest, cannot follow."""
+    params = [torch.zeros(n, requires_grad=True) for n in sizes]
+    opt = SuperAdam(params, lr=1e-3, schedule=schedules.Constant(0.9, 0.003, first=0.003), **options)
+
+    def closure():
+        for p in params:
+            p.grad = torch.ones_like(p)
+
+    for _ in range(steps):
+        opt.step(closure)
+    return opt.state[params[0]], params, opt
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.5])
+def test_averages_in_bfloat16_have_the_right_mean(tau):
+    """Half of float32's bytes, and the mean over many coordinates is float32's, within five standard errors."""
+    exact, _, _ = averaged(tau=tau)
+    state, _, opt = averaged(tau=tau, state_dtype=torch.bfloat16)
+    for name in ("g", "v"):
+        found, expected = state[name], exact[name][0].double()
+        assert found.dtype is torch.bfloat16
+        error = (found.double().mean() - expected) / (found.double().std() / len(found) ** 0.5).clamp(min=1e-9)
+        assert abs(error) < 5
+    assert "4 bytes of state for each" in repr(opt)
+    # the control: to nearest, v stops where a step adds less than half a unit
+    v = torch.zeros((), dtype=torch.bfloat16)
+    for _ in range(400):
+        v = v.lerp(torch.ones_like(v), 0.001)
+    assert v < 0.8 * exact["v"][0]
+
+
+@pytest.mark.parametrize("matrix", ["SecondMoment", "Yogi", "GradientNorm", "Belief"])
+def test_rounding_of_the_state_does_not_depend_on_the_pieces(matrix, monkeypatch):
+    _, whole, _ = averaged(20, (300,), matrix=matrix, state_dtype="bfloat16")
+    monkeypatch.setattr(tiles, "TILE", 64)
+    monkeypatch.setattr(tiles, "SMALL", 16)
+    _, cut, _ = averaged(20, (300,), matrix=matrix, state_dtype="bfloat16")
+    torch.testing.assert_close(cut, whole, rtol=1e-6, atol=0)  # sums over all of x have another order
+
+
+def test_clip_bounds_g_in_bfloat16():
+    state, _, _ = averaged(200, clip=1.0, state_dtype=torch.bfloat16)
+    exact, _, _ = averaged(200, clip=1.0)
+    assert exact["g"].norm().item() == pytest.approx((3000 / 3020) ** 0.5)  # the other tensor has the rest
+    assert state["g"].double().norm().item() == pytest.approx(exact["g"].norm().item(), rel=0.01)
+
+
+@pytest.mark.parametrize("options", [{}, {"tau": 1.0}, {"capturable": True}, {"matrix": "Belief"}], ids=str)
+def test_state_in_bfloat16_resumes_bit_for_bit(options, tmp_path):
+    problem = Stochastic(shapes=[(40,), (3, 5)], dtype=torch.float32)
+
+    def train(params, opt, samples):
+        for i in samples:
+            opt.step(problem.closure(opt, params, i))
+
+    params = problem.params()
+    opt = SuperAdam(params, lr=1e-3, state_dtype=torch.bfloat16, **options)
+    train(params, opt, range(5))
+    torch.save([[p.detach() for p in params], opt.state_dict()], tmp_path / "run.pt")
+    train(params, opt, range(5, 10))
+    saved, state = torch.load(tmp_path / "run.pt", weights_only=True)
+    saved_params = [p.requires_grad_() for p in saved]
+    resumed = SuperAdam(saved_params, lr=1e-3, **options)
+    resumed.load_state_dict(state)
+    train(saved_params, resumed, range(5, 10))
+    same(saved_params, params)
+
+
+def test_what_stays_in_float32():
+    """Factors, whose roots are taken; the points of an iterate; all of double precision."""
+    kept = {}
+    for name in ("soap", "schedule_free_adamw"):
+        model = torch.nn.Linear(4, 3, bias=False)
+        opt = create(name, model, state_dtype=torch.bfloat16)
+        model(torch.ones(1, 4)).sum().backward()
+        opt.step()
+        tensors = {key: value for key, value in opt.state[model.weight].items() if isinstance(value, torch.Tensor)}
+        kept[name] = {key for key, value in tensors.items() if value.dtype is torch.bfloat16}
+        assert {value.dtype for key, value in tensors.items() if key not in kept[name]} <= {torch.float32}
+    assert kept["soap"] == {"g"}
+    assert kept["schedule_free_adamw"] == {"g", "v"}
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    opt = SuperAdam([x], state_dtype=torch.bfloat16)
+    x.sum().backward()
+    opt.step()
+    assert opt.state[x]["g"].dtype is torch.float64
+
+
+def test_state_dtypes_that_are_refused():
+    x = torch.zeros(2, requires_grad=True)
+    with pytest.raises(ValueError, match=r"Invalid state_dtype parameter: torch.float16 \(expected torch.bfloat16"):
+        SuperAdam([x], state_dtype=torch.float16)
+    with pytest.raises(ValueError, match="cannot be combined with differentiable"):
+        SuperAdam([x], state_dtype=torch.bfloat16, differentiable=True)
+    opt = SuperAdam([x])
+    x.sum().backward()
+    opt.step()
+    opt.param_groups[0]["state_dtype"] = "bfloat16"
+    with pytest.raises(RuntimeError, match="Make a new optimizer"):
+        opt.step()

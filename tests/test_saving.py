@@ -6,8 +6,6 @@ import random
 import resource
 import signal
 import stat
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
+import copies
 from runs import BATCHES, EPOCHS, Run
 from superadam import Resumable, SuperAdam, load_checkpoint, save_checkpoint, twice
 from superadam.checkpoint import files as saving
@@ -89,6 +88,7 @@ SCHEDULERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter in:UserWarning")  # SequentialLR of torch 2.6, of itself
 @pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
 def test_every_scheduler_is_resumed(scheduler, tmp_path):
     whole = stopped_at([7], tmp_path / "run", scheduler=scheduler)
@@ -443,16 +443,14 @@ def die_at(path, owner, name, call):
 
 
 def in_another_process(call):
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    program = f"import test_saving; test_saving.{call}"
-    command, env = [sys.executable, "-c", program], {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, check=True, env=env, stdout=subprocess.PIPE).stdout
+    return copies.check("-c", f"import test_saving; test_saving.{call}")
 
 
-def test_killed_twenty_times_it_goes_on_as_if_never(tmp_path):
+@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_many_times_it_goes_on_as_if_never(tmp_path, kills):
     """SIGKILL at random moments, half of them while a checkpoint is being written."""
-    in_the_middle = int(in_another_process(f"kill_often({str(tmp_path)!r}, 20)"))
-    assert in_the_middle >= 10
+    in_the_middle = int(in_another_process(f"kill_often({str(tmp_path)!r}, {kills})"))
+    assert in_the_middle >= kills // 2
     run = Run(payload=PAYLOAD).load(tmp_path / "last.pt")
     assert run.losses == Run().train(epochs=LONG).losses
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]

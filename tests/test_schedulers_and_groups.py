@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
+from pairs import pairs
 from problems import CASES, LR, Stochastic
 from superadam import SuperAdam, create, estimators, matrices, schedules, twice, zoo
 from superadam._state import options
@@ -192,6 +193,16 @@ def rates(name, lr):
     return found
 
 
+def tensor_stays(name):
+    """Whether this torch's scheduler writes into a tensor; ReduceLROnPlateau of 2.6 and 2.9 puts a number there."""
+    sgd = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=torch.tensor(0.01), foreach=True)
+    scheduler = SCHEDULERS[name](sgd)
+    sgd.step()
+    for n in range(1, 6):
+        advance(scheduler, n)
+    return isinstance(sgd.param_groups[0]["lr"], torch.Tensor)
+
+
 @pytest.mark.parametrize("half_steps", [False, True], ids=["closure", "half-steps"])
 @pytest.mark.parametrize("tensor_lr", [None, "host", "capturable"])
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -208,7 +219,8 @@ def test_a_move_uses_the_lr_of_its_batch(tau, scheduler, tensor_lr, half_steps):
     schedule = SCHEDULERS[scheduler](opt)
     points, last = train(problem, opt, params, range(20), half_steps=half_steps, after=lambda n: advance(schedule, n))
     check(opt, points, last, x)
-    assert isinstance(opt.param_groups[0]["lr"], torch.Tensor) == (tensor_lr is not None)
+    tensors = tensor_lr is not None and tensor_stays(scheduler)
+    assert isinstance(opt.param_groups[0]["lr"], torch.Tensor) == tensors
 
 
 @EVERY_CASE
@@ -381,11 +393,10 @@ PRESENCE = {
 }
 
 
-@pytest.mark.parametrize("foreach", [False, True], ids=["per-tensor", "foreach"])
-@pytest.mark.parametrize("half_steps", [False, True], ids=["closure", "half-steps"])
-@pytest.mark.parametrize("presence", PRESENCE)
-@EVERY_CASE
-@TAUS
+@pytest.mark.parametrize(
+    ("case", "tau", "presence", "half_steps", "foreach"),
+    pairs(CASES, [0.0, 1.0], PRESENCE, [False, True], [False, True]),
+)
 def test_gradients_that_come_and_go(case, tau, presence, half_steps, foreach):
     """A tensor is moved by the batches that have a gradient for it, and by no others, not even by weight decay."""
     problem = Stochastic(SHAPES)
@@ -496,7 +507,7 @@ def test_a_matrix_by_name_is_the_matrix(x, spelling):
         ("eps", r'create\("adamw", params, eps=…\), or matrix=SecondMoment\(beta=…, lam=…\)'),
         ("momentum", r'create\("sgd", params, momentum=…\), or schedule=Constant\(alpha=1 - momentum\)'),
         ("amsgrad", r'create\("amsgrad", params\), or matrix=AMSGrad\(beta=…, lam=…\)'),
-        ("nesterov", r"estimator=Corrected\(.*previous_batch=True\)"),
+        ("nesterov", r'create\("sgd", params, momentum=…, nesterov=True\), or estimator=Nesterov\(\)'),
         ("rho", r'create\("adadelta", params, rho=…\)'),
         ("lam", r"matrix=SecondMoment\(beta=…, lam=…\)"),
         ("c", r"schedule=Paper\(k=…, m=…, c=…\)"),

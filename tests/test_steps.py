@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from pairs import pairs
 from problems import CASES, LR, Stochastic, SuperAdam, train
 from superadam import create, matrices, penalties, reference, schedules, sets, zoo
 
-SAMPLES = list(range(30))
+SAMPLES = list(range(15))
 SHAPES = [(3,), (2, 5), (7,)]
 SETS = {
     "box": sets.Box(-0.5, 1.0),
@@ -23,6 +24,9 @@ PENALTIES = {
     "elastic net": penalties.ElasticNet(0.05, 0.1),
     "l2": penalties.L2(0.1),
     "group lasso": penalties.GroupLasso(0.05, dim=-1),
+    "overlapping groups": penalties.OverlappingGroupLasso(0.05, [[0, 1], [1, 2]]),
+    "huber": penalties.Huber(0.1, delta=0.2),
+    "total variation": penalties.TotalVariation(0.05),
 }
 
 
@@ -44,10 +48,7 @@ def start(problem, constraint):
     return torch.cat([constraint.argmin(p, 1.0).reshape(-1) for p in shaped])
 
 
-@pytest.mark.parametrize("foreach", [False, True], ids=["per-tensor", "foreach"])
-@pytest.mark.parametrize("tau", [0.0, 1.0])
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(("name", "case", "tau", "foreach"), pairs(SETS, CASES, [0.0, 1.0], [False, True]))
 def test_equals_the_reference_on_a_set(name, case, tau, foreach):
     """Lines 9 and 10 as they are written, for every matrix: x_1 projected, x̃ computed, then mixed."""
     problem, constraint = Stochastic(shapes=SHAPES), SETS[name]
@@ -62,7 +63,7 @@ def test_equals_the_reference_on_a_set(name, case, tau, foreach):
     )
     assert torch.equal(problem.join(params), x_1)
     _, last = train(problem, opt, params, SAMPLES)
-    torch.testing.assert_close(last, run.x[31], rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(last, run.x[16], rtol=1e-8, atol=1e-8)
     assert opt.feasibility() < 1e-12
     if tau > 0:
         assert "x_prev" not in opt.state[params[0]]
@@ -80,7 +81,7 @@ def test_equals_the_reference_with_a_penalty(name, constraint, tau):
     penalty = PENALTIES[name]
     problem = Stochastic(shapes=SHAPES)
     if constraint is not None and not penalty.separable:
-        with pytest.raises(ValueError, match="GroupLasso does not"):
+        with pytest.raises(ValueError, match=f"{type(penalty).__name__} does not"):
             SuperAdam(problem.params(), constraint=constraint, penalty=penalty)
         return
     x_1 = problem.x_1 if constraint is None else start(problem, constraint)
@@ -88,7 +89,7 @@ def test_equals_the_reference_with_a_penalty(name, constraint, tau):
     run = reference.super_adam(problem.grad, x_1, SAMPLES, tau=tau, gamma=0.01, argmin=solve)
     params = problem.params()
     opt = SuperAdam(params, lr=0.01, tau=tau, schedule="Paper", constraint=constraint, penalty=penalty)
-    torch.testing.assert_close(train(problem, opt, params, SAMPLES)[1], run.x[31], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(train(problem, opt, params, SAMPLES)[1], run.x[16], rtol=1e-10, atol=1e-10)
 
 
 class Quadratic:
@@ -113,10 +114,14 @@ class Quadratic:
 
 
 @pytest.mark.parametrize(
+    ("steps", "within", "far"), [(500, 1e-4, 1.0), pytest.param(20_000, 1e-5, 1e-3, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
     "constraint", [sets.Simplex(), sets.L1Ball(1.0), sets.L2Ball(1.0)], ids=["simplex", "l1 ball", "l2 ball"]
 )
-def test_the_exact_step_reaches_the_optimum_and_euclidean_projection_does_not(constraint):
-    """Adam, then the Euclidean projection, stands still at a wrong point; SUPER-ADAM with line 9 gets within 1e-5."""
+def test_the_exact_step_reaches_the_optimum_and_euclidean_projection_does_not(constraint, steps, within, far):
+    """Adam, then the Euclidean projection, stays at a wrong point; SUPER-ADAM with line 9 gets within 1e-4 in 500 steps
+    and within 1e-5 in 20,000."""
     gaps = {}
     for method in ("exact", "projected"):
         problem = Quadratic()
@@ -125,7 +130,7 @@ def test_the_exact_step_reaches_the_optimum_and_euclidean_projection_does_not(co
         opt = torch.optim.Adam([x], lr=1e-2)
         if exact:
             opt = SuperAdam([x], lr=0.3, schedule="Paper", constraint=constraint)
-        for t in range(20_000):
+        for t in range(steps):
             x.grad = problem.grad(x.detach(), sigma=0.01)
             if not exact:
                 opt.param_groups[0]["lr"] = 1e-2 / (1 + t / 100) ** 0.5
@@ -134,13 +139,14 @@ def test_the_exact_step_reaches_the_optimum_and_euclidean_projection_does_not(co
                 with torch.no_grad():
                     x.copy_(constraint.argmin(x, 1.0))
         gaps[method] = problem.gap(x.detach(), constraint)
-    assert gaps["exact"] < 1e-5
-    assert gaps["projected"] > 1e-3
+    assert gaps["exact"] < within
+    assert gaps["projected"] > far
 
 
+@pytest.mark.parametrize("steps", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("tau", [0.0, 1.0])
-def test_every_iterate_stays_feasible_in_float32(tau):
-    """10,000 steps on a simplex and a ball: violation below 1e-6."""
+def test_every_iterate_stays_feasible_in_float32(tau, steps):
+    """On a simplex and a ball: violation below 1e-6."""
     rows = torch.rand(3, 40, requires_grad=True)
     ball = torch.randn(50, requires_grad=True)
     groups = [{"params": [rows], "constraint": sets.Simplex(dim=1)}, {"params": [ball], "constraint": sets.L2Ball(1.0)}]
@@ -153,10 +159,9 @@ def test_every_iterate_stays_feasible_in_float32(tau):
         return 0.0
 
     worst = 0.0
-    for t in range(10_000):
+    for _ in range(steps):
         opt.step(closure)
-        if t % 10 == 9:
-            worst = max(worst, opt.feasibility())
+        worst = max(worst, opt.feasibility())
     assert worst < 1e-6
 
 
@@ -171,7 +176,7 @@ def test_x_tilde_is_exactly_sparse_and_can_be_swapped_in():
             x.grad = x.detach() - target
             return 0.0
 
-        for _ in range(2000):
+        for _ in range(500):
             opt.step(closure)
         before = x.detach().clone()
         assert before.ne(0).all()
@@ -200,7 +205,12 @@ def test_weight_decay_shrinks_before_the_set_is_looked_at():
     torch.testing.assert_close(x.detach(), (1 - mu) * start + mu * x_tilde, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(set(zoo.METHODS) - {"sdlbfgs", "nigt", "adam_plus", "super_adam_plus"}))
+# Steps that no simplex allows: ahead of the set, or in the metric of a matrix that is not diagonal.
+OTHERS = {"sdlbfgs", "nigt", "adam_plus", "adamw_ahead", "muon", "mars_m", "mars_shampoo", "limuon"}
+OTHERS |= {"shampoo", "soap", "kl_shampoo", "psgd_kron", "super_adam_plus"}
+
+
+@pytest.mark.parametrize("name", sorted(set(zoo.METHODS) - OTHERS))
 def test_every_method_takes_a_constraint(name):
     """Where line 9 makes sense; the parameters stay in the simplex, and the loss goes down."""
     x = torch.full((6,), 1 / 6, dtype=torch.float64, requires_grad=True)
@@ -221,8 +231,8 @@ def test_every_method_takes_a_constraint(name):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"matrix": "DampedLBFGS", "constraint": sets.NonNegative()}, "known for a diagonal H"),
-        ({"matrix": "DampedLBFGS", "penalty": penalties.L1(1.0)}, "known for a diagonal H"),
+        ({"matrix": "DampedLBFGS", "constraint": sets.NonNegative()}, "needs H_t to be diagonal"),
+        ({"matrix": "DampedLBFGS", "penalty": penalties.L1(1.0)}, "needs H_t to be diagonal"),
         ({"iterate": "Ahead", "constraint": sets.NonNegative()}, "may lie outside of the set"),
         ({"schedule": schedules.Constant(mu=2.0), "constraint": sets.NonNegative()}, "leaves the set if μ is larger"),
         ({"constraint": sets.NuclearBall(1.0)}, "GradientNorm"),

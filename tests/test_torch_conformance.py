@@ -168,12 +168,12 @@ def closure_of(opt, params, k=0):
     return closure
 
 
-def run(opt, params, batches=range(5)):
+def run(opt, params, batches=range(3)):
     for k in batches:
         opt.step(closure_of(opt, params, k))
 
 
-def finish(opt, params, batches=range(5)):
+def finish(opt, params, batches=range(3)):
     """Run on, take the pending moves, and return x and what the optimizer would save."""
     run(opt, params, batches)
     opt.flush()
@@ -370,7 +370,7 @@ class TestConformance(TestCase):
                 return loss
 
             # f is a sum over the parameters, so the gradients of one do not depend on where the others are
-            for k in range(5):
+            for k in range(3):
                 evaluate.k = k
                 for opt in opts:
                     opt.step(evaluate)
@@ -408,7 +408,7 @@ class TestConformance(TestCase):
             loaded = SuperAdam(twins, matrix=optim_info.matrix, tau=optim_info.tau)
             loaded.load_state_dict(saved_and_loaded(opt.state_dict()))
             assert plain(loaded.state_dict()) == plain(opt.state_dict())
-            (x, _), (y, _) = finish(opt, params, range(5, 8)), finish(loaded, twins, range(5, 8))
+            (x, _), (y, _) = finish(opt, params, range(5, 7)), finish(loaded, twins, range(5, 7))
             assert plain(x) == plain(y)
 
     @optims(COMPOSITIONS)
@@ -512,7 +512,7 @@ class TestConformance(TestCase):
                 assert p.dtype == dtype
                 for name in {"g", "v", "m", "b"} & loaded.state[p].keys():
                     assert loaded.state[p][name].dtype == torch.float32
-            (x, _), (y, _) = finish(opt, params, range(5, 8)), finish(loaded, twins, range(5, 8))
+            (x, _), (y, _) = finish(opt, params, range(5, 7)), finish(loaded, twins, range(5, 7))
             assert plain(x) == plain(y)
 
     @optims(COMPOSITIONS, dtypes=[torch.float64])
@@ -535,7 +535,7 @@ class TestConformance(TestCase):
                 opt = built(second, params)
                 opt.load_state_dict(state_dict)
                 assert opt.param_groups[0].get("param_names") == (names if first or second else None)
-                results.append(finish(opt, params, range(5, 8))[0])
+                results.append(finish(opt, params, range(5, 7))[0])
         for x in results[1:]:
             assert plain(x) == plain(results[0])
 
@@ -555,7 +555,7 @@ class TestConformance(TestCase):
             for look in (False, True):
                 params = make_params(device, dtype)
                 opt = SuperAdam(params, **copy.deepcopy(kwargs))
-                for k in range(5):
+                for k in range(3):
                     opt.step(closure_of(opt, params, k))
                     if look:
                         assert plain(opt.state_dict()) == plain(opt.state_dict())
@@ -566,7 +566,7 @@ class TestConformance(TestCase):
     def test_save_and_load(self, device, dtype, optim_info):
         """After any number of steps a loaded optimizer continues as the saved one, with its options."""
         for kwargs in self.both_ways(optim_info, device, dtype):
-            for done in (1, 4):
+            for done in (1, 3):
                 params = make_params(device, dtype)
                 opt = SuperAdam(params, **copy.deepcopy(kwargs))
                 run(opt, params, range(done))
@@ -578,8 +578,8 @@ class TestConformance(TestCase):
                 loaded = SuperAdam(twins, matrix=optim_info.matrix, tau=optim_info.tau, schedule=schedule)
                 loaded.load_state_dict(state_dict)
                 assert plain(loaded.state_dict()) == before
-                result = finish(opt, params, range(done, done + 3))
-                assert plain(finish(loaded, twins, range(done, done + 3))) == plain(result)
+                result = finish(opt, params, range(done, done + 2))
+                assert plain(finish(loaded, twins, range(done, done + 2))) == plain(result)
                 assert loaded.gradient_evaluations == opt.gradient_evaluations
                 assert plain(state_dict) == before, "the checkpoint was written to"
 
@@ -609,7 +609,7 @@ class TestConformance(TestCase):
             twins = clones(params)
             loaded = SuperAdam(twins, **kwargs)
             loaded.load_state_dict(old)
-            (x, state), (y, state_loaded) = finish(opt, params, range(5, 8)), finish(loaded, twins, range(5, 8))
+            (x, state), (y, state_loaded) = finish(opt, params, range(5, 7)), finish(loaded, twins, range(5, 7))
             assert plain(x) == plain(y)
             assert plain(state["state"]) == plain(state_loaded["state"])
             assert plain(state["param_groups"]) == plain(state_loaded["param_groups"])
@@ -629,7 +629,7 @@ class TestConformance(TestCase):
                 opt = SuperAdam(params, **kwargs)
                 opt.load_state_dict(state_dict)
                 assert isinstance(opt.state[params[0]]["step"], torch.Tensor if wanted else int)
-                x, _ = finish(opt, params, range(5, 8))
+                x, _ = finish(opt, params, range(5, 7))
                 expected = x if expected is None else expected
                 close(x, expected, 1e-11)
 
@@ -641,10 +641,10 @@ class TestConformance(TestCase):
             run(opt, params)
             copies = [copy.deepcopy((params, opt)), pickle.loads(pickle.dumps((params, opt)))]
             public = {name: value for name, value in vars(opt).items() if not name.startswith("_")}
-            result = plain(finish(opt, params, range(5, 8)))
+            result = plain(finish(opt, params, range(5, 7)))
             for twins, twin in copies:
                 assert vars(twin).keys() - public.keys() == {n for n in vars(twin) if n.startswith("_")}
-                assert plain(finish(twin, twins, range(5, 8))) == result
+                assert plain(finish(twin, twins, range(5, 7))) == result
                 assert twin.gradient_evaluations == opt.gradient_evaluations
 
     @optims(COMPOSITIONS, dtypes=[torch.float64])
@@ -753,6 +753,7 @@ class TestConformance(TestCase):
         groups = [{"params": params[:2]}, {"params": params[2:], "lr": 0.2, "schedule": schedules.Constant(alpha=0.3)}]
         options = {"matrix": optim_info.matrix, "tau": optim_info.tau, "schedule": "Paper"}
         opt = SuperAdam(groups, lr=0.1, weight_decay=0.01, **options)
+        bytes_each = 4 * (1 + len(optim_info.matrix.buffers)) * (2 if dtype is torch.float64 else 1)
         expected = f"""\
 SuperAdam(
   group 0:
@@ -760,11 +761,11 @@ SuperAdam(
   (4)  H: {optim_info.matrix!r}
   (10) mu, alpha: Paper(k=1.0, m=100.0, c=None, cap=0.9)
   lr=0.1, weight_decay=0.01, clip=None, maximize=False
-  2 tensors, 10 parameters
+  2 tensors, 10 parameters, {bytes_each} bytes of state for each
   group 1:
   (10) mu, alpha: Constant(mu=1.0, alpha=0.3, first=1.0, decay=0.0, power=0.0)
   lr=0.2, weight_decay=0.01, clip=None, maximize=False
-  2 tensors, 7 parameters
+  2 tensors, 7 parameters, {bytes_each} bytes of state for each
 )"""
         assert repr(opt) == expected
 
@@ -891,7 +892,7 @@ SuperAdam(
             params = make_params(device, dtype)
             opt = SuperAdam(params, **kwargs)
             # Of an accelerator the host looks at what the first batches have shown once, after the tenth.
-            with NoHostSync(), mock.patch.object(Pairing, "_look", return_value=None):
+            with NoHostSync(), mock.patch.object(Pairing, "_report", return_value=None):
                 run(opt, params, range(3))
                 opt.flush()
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from superadam import SuperAdam, twice
-from superadam._state import replay
+from superadam._state.twice import current
 from superadam.trainers import TwoPoint
 
 WHY = "comes with superadam[trainers]"
@@ -357,7 +357,7 @@ def test_the_trainer_equals_the_plain_loop(tau, make_trainer):
     assert trainer.state.global_step == 20
     assert len([entry for entry in trainer.state.log_history if "loss" in entry]) == 20
     assert len(trainer.model.seen) == 20 * (2 if tau else 1)
-    assert replay.current() is None
+    assert current() is None
 
 
 def test_the_trainer_accumulates_at_one_point_then_at_the_other(make_trainer):
@@ -444,10 +444,10 @@ def test_an_error_in_an_evaluation_leaves_no_turn_open(make_trainer):
     trainer.model.forward = fail_once
     with pytest.raises(RuntimeError, match="of my own"):
         trainer.train()
-    assert replay.current() is None
+    assert current() is None
     trainer.optimizer.optimizer.restart()
     trainer.train()
-    assert replay.current() is None
+    assert current() is None
 
 
 @pytest.mark.parametrize("trainer", ["accelerate", "lightning", "transformers"])

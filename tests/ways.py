@@ -1,11 +1,13 @@
 """Parameters in every layout, compositions of every kind, and a loop to train them: for tests of how a step runs."""
 
 import functools
+import math
 
 import pytest
 import torch
 
-from superadam import SuperAdam, matrices, penalties, schedules, sets
+from pairs import pairs
+from superadam import SuperAdam, iterates, matrices, penalties, schedules, sets, stepsizes
 from superadam._state.options import Composition
 from superadam._step import compiled, tiles
 from superadam._step.fused import there_is_a_kernel
@@ -27,14 +29,24 @@ MATRICES = {
     "SCAdaGrad": matrices.SCAdaGrad(),
     "AdaDelta": matrices.AdaDelta(eps=1e-3),
     "Cautious": matrices.Cautious(beta=0.9, bias_correction=True),
+    "Cautious, as published": matrices.Cautious(0.9, kappa=math.inf, bias_correction=True, rescale=True),
     "Yogi": matrices.Yogi(),
     "AdaBound": matrices.AdaBound(bias_correction=True, final=10.0),
+    "Adamax": matrices.InfinityNorm(lam=1e-3),
+    "ADOPT": matrices.PastSecondMoment(beta=0.9, lam=1e-3),
+    "RAdam": matrices.Rectified(beta=0.9),
+    "RMSprop, centered": matrices.Centered(beta=0.9, lam=1e-3),
+    "Rprop": matrices.Resilient(),
+    "Sign": matrices.Sign(lam=1e-3),
+    "Sophia": matrices.Sophia(lam=1e-3),
+    "Adafactor": matrices.Adafactor(),
+    "Adam-mini": matrices.AdamMini(),
     "Identity": matrices.Identity(scale=2.0),
     "AccumulatedNorm": matrices.AccumulatedNorm(),
     "AccumulatedNorm, past": matrices.AccumulatedNorm(power=0.6, past=True),
     "EstimateNorm": matrices.EstimateNorm(),
     "DampedLBFGS": matrices.DampedLBFGS(history=2, delta=1.0),
-    "one-sided Shampoo": matrices.ByShape(matrices.OneSidedShampoo(lam=0.1, every=2), matrices.Yogi()),
+    "Shampoo": matrices.ByShape(matrices.Shampoo(eps=0.01, every=2), matrices.Yogi()),
 }
 
 VARIANTS = {
@@ -47,6 +59,10 @@ VARIANTS = {
     "elastic net on a box": {"penalty": penalties.ElasticNet(0.05, 0.5), "constraint": sets.NonNegative()},
     "no momentum": {"schedule": schedules.Constant(alpha=1.0), "weight_decay": 0.1},
     "bias-corrected": {"schedule": schedules.BiasCorrected(), "weight_decay": 0.1, "decoupled_weight_decay": False},
+    "schedule-free": {"iterate": iterates.ScheduleFree(warmup=3), "weight_decay": 0.1},
+    "averaged, on a box": {"iterate": iterates.Averaged(0.9), "constraint": sets.Box(-0.8, 0.9)},
+    "lookahead": {"iterate": iterates.Lookahead(every=2)},
+    "a falling rate": {"stepsize": stepsizes.Decaying(3.0), "iterate": iterates.Averaged(1.0, start=2)},
 }
 
 # shape, layout of the parameter, layout of the gradient, batches without a gradient
@@ -73,6 +89,15 @@ def tiny(monkeypatch):
     monkeypatch.setattr(tiles, "TILE", 64)
     monkeypatch.setattr(tiles, "SMALL", 16)
     monkeypatch.setattr(compiled, "_kernels", {})  # which were made for rows of another length
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The functions that kernels would be made of. They run as they are, which takes no time to make."""
+    monkeypatch.setattr(compiled, "_kernels", {})
+    functions = []
+    monkeypatch.setattr(compiled, "_compile", lambda function, example: functions.append(function) or function)
+    return functions
 
 
 def laid_out(value, layout, like=None):
@@ -139,13 +164,19 @@ def result(build=SuperAdam, dtypes=(torch.float64,), parameters=PARAMETERS, **op
 
 
 def refused(matrix, variant):
-    """Combinations that make no sense, as tests/test_compositions.py knows."""
+    """Combinations that make no sense, as tests/test_compositions.py knows, or that say nothing more."""
     line_9 = "constraint" in VARIANTS[variant] or "penalty" in VARIANTS[variant]
-    dense = matrix in ("DampedLBFGS", "one-sided Shampoo")
+    dense = matrix in ("DampedLBFGS", "Shampoo", "Adafactor", "Adam-mini")
+    few = ("case 1", "case 2", "case 3", "AdaGrad", "Shampoo")  # an iterate does not know the matrix
+    if "iterate" in VARIANTS[variant] and matrix not in few:
+        return True
     return (dense and line_9) or (matrix == "EstimateNorm" and "clip" in VARIANTS[variant])
 
 
 PRODUCT = [(m, tau, v) for m in MATRICES for tau in (0.0, 1.0) for v in VARIANTS if not refused(m, v)]
+
+
+IN_PAIRS = [p for p in pairs(MATRICES, VARIANTS, [0.0, 1.0]) if not refused(*p.values[:2])]
 
 
 def has_kernel(opt):
@@ -156,4 +187,7 @@ def equal(actual, expected, tol=1e-12):
     torch.testing.assert_close(actual, expected, rtol=tol, atol=tol)
 
 
-__all__ = ["MATRICES", "PARAMETERS", "PRODUCT", "VARIANTS", "Problem", "equal", "has_kernel", "result", "tiny", "train"]
+__all__ = [
+    *("IN_PAIRS", "MATRICES", "PARAMETERS", "PRODUCT", "VARIANTS"),
+    *("Problem", "equal", "has_kernel", "made", "result", "tiny", "train"),
+]

@@ -4,6 +4,7 @@ A scenario is a function of the rank and of the number of processes, 0 for this 
 it returns on rank 0 is compared by the tests.
 """
 
+import itertools
 import os
 import traceback
 from contextlib import nullcontext
@@ -14,7 +15,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+    set_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -24,16 +31,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from patience import STILL
 from problems import CASES, LR
-from superadam import SuperAdam, create, matrices, penalties, sets, twice
-from superadam._state.sharding import positions
+from superadam import Monitor, SuperAdam, create, iterates, matrices, penalties, sets, stepsizes, twice
+from superadam._state.sharding import local, positions
+from superadam.estimators import Nesterov
 
 BATCHES = 6
 HALF = BATCHES // 2
 SCENARIOS = {}
+SLOW = set()  # names of those that only `make test-slow` runs
 
 
-def scenario(name, function, *args):
+def scenario(name, function, *args, slow=False):
     SCENARIOS[name] = lambda rank, world: function(rank, world, *args)
+    if slow:
+        SLOW.add(name)
 
 
 # ------------------------------------------------------------------------------------------------------- a small task
@@ -130,6 +141,20 @@ def run_method(rank, world, name, options):
     opt = create(name, model, **options)
     train(model, opt, data_of(rank, world))
     opt.flush()
+    return whole(model)
+
+
+def run_observed(rank, world):
+    """Sophia, with a curvature from another batch in every second step."""
+    model = sharded(world)
+    opt = create("sophia_g", model, lr=0.01, rho=10.0, batch=8)
+    data = data_of(rank, world)
+    for n, batch in enumerate(data):
+        if n % 2 == 0:
+            loss_of(model, data[n - 1]).backward()
+            opt.observe()
+        train(model, opt, [batch])
+    assert all(bool((local(opt.state[p]["h"]) > 0).all()) for p in model.parameters())  # without, it is Sign
     return whole(model)
 
 
@@ -257,6 +282,24 @@ for name, options in COMPOSITIONS.items():
     scenario(f"fsdp {name}", run_fsdp, options)
 scenario("fsdp mars", run_method, "mars", {"lr": 0.01, "gamma": 0.2, "clip_corrected": 0.01})
 scenario("fsdp storm", run_method, "storm", {"k": 0.1, "omega": 1.0, "c": 10.0})
+scenario("fsdp prodigy", run_method, "prodigy", {"d0": 0.01})
+scenario("fsdp dog", run_method, "dog", {"reps_rel": 0.01})
+scenario("fsdp lamb", run_method, "lamb", {})
+scenario("fsdp lion", run_method, "lion", {"lr": 0.01})
+scenario("fsdp adafactor", run_method, "adafactor", {"lr": 0.1})
+scenario("fsdp adam_mini", run_method, "adam_mini", {"lr": 0.01})
+scenario("fsdp schedule-free", run_method, "schedule_free_adamw", {"lr": 0.02, "warmup_steps": 2, "weight_decay": 0.1})
+scenario("fsdp sophia_g observe", run_observed)
+scenario("fsdp lars", run_method, "lars", {})
+scenario("fsdp cautious_adamw", run_method, "cautious_adamw", {"lr": 0.01})
+for name in ("ademamix", "adan", "nadamw", "radam", "adamax"):
+    scenario(f"fsdp {name}", run_method, name, {"lr": 0.01, "weight_decay": 0.1}, slow=True)
+ITERATES = {"Averaged": iterates.Averaged(0.9), "Lookahead": iterates.Lookahead(every=2)}
+for name, iterate in ITERATES.items():
+    for tau in (0.0, 1.0):
+        options = {"lr": 0.01, "tau": tau, "iterate": iterate}
+        scenario(f"fsdp {name} tau={tau}", run_fsdp, options, slow=tau == 0)
+scenario("fsdp auto tau=1", run_fsdp, {"lr": "auto", "stepsize": stepsizes.Prodigy(d0=0.01), "tau": 1.0})
 scenario("fsdp half-steps", run_half_steps)
 scenario("fsdp columns", run_columns)
 scenario("fsdp positions", run_positions)
@@ -267,6 +310,195 @@ scenario("fsdp tensor-parallel", run_tensor_parallel)
 for tau, overflow in ((0.0, 2), (1.0, 4), (1.0, 5)):
     scenario(f"fsdp scaler tau={tau} {overflow}", run_scaler, tau, overflow)
 scenario("refused", refused)
+
+# ------------------------------------------------------------------------------------------------- matrices of tensors
+
+# One-sided where a gradient cannot have full rank on the other side: eigenvectors of a null space are anybody's guess.
+KRONECKER = {"every": 2, "one_sided_above": 6}
+SOAP = matrices.SOAP(lam=0.03, **KRONECKER)
+OF_TENSORS = {
+    "SOAP": {"matrix": matrices.ByShape(SOAP), "lr": 0.003},
+    "SOAP tau=1": {"matrix": matrices.ByShape(SOAP), "lr": 0.003, "tau": 1.0, "clip": 0.5},
+    "Shampoo": {
+        "matrix": matrices.ByShape(matrices.Shampoo(eps=1e-6, grafting=matrices.SecondMoment(), **KRONECKER)),
+        "lr": 0.01,
+        "weight_decay": 0.1,
+    },
+    "KLShampoo": {"matrix": matrices.ByShape(matrices.KLShampoo(**KRONECKER)), "lr": 0.01},
+    "PSGDKron": {"matrix": matrices.ByShape(matrices.PSGDKron()), "lr": 0.01, "foreach": False},
+    "Muon": {"matrix": matrices.ByShape(matrices.Spectral(), rate=0.3), "estimator": Nesterov(), "lr": 0.02},
+    "Spectral tau=1": {"matrix": matrices.ByShape(matrices.Spectral(lam=0.1)), "lr": 0.02, "tau": 1.0},
+}
+
+
+def deep():
+    """Matrices of several shapes, two of them alike, that 2 and 4 processes do not divide evenly."""
+    torch.manual_seed(0)
+    sizes = [5, 7, 6, 6, 6, 3]
+    pairs = itertools.pairwise(sizes)
+    return nn.Sequential(*[layer for m, n in pairs for layer in (nn.Linear(m, n), nn.Tanh())][:-1]).double()
+
+
+def deep_sharded(world, **options):
+    model = deep()
+    if world > 0:
+        fully_shard(model[0], **options)
+        fully_shard(model, **options)
+    return model
+
+
+def factor_numbers(opt):
+    """How many numbers of factors this process holds."""
+    names = [plan.factors(p) & opt.state[p].keys() for plan in opt._plans for p in plan.group["params"]]
+    params = [p for group in opt.param_groups for p in group["params"]]
+    return sum(opt.state[p][name].numel() for p, own in zip(params, names, strict=True) for name in own)
+
+
+def run_owned(rank, world, options, columns=False):
+    """FSDP2: each matrix has an owner, and all have work."""
+    # FSDP2 cuts columns in equal parts only
+    placement = {"shard_placement_fn": lambda p: Shard(1 if p.dim() == 2 and p.shape[1] % world == 0 else 0)}
+    model = deep_sharded(world, **(placement if columns else {}))
+    opt = SuperAdam(model, **options)
+    train(model, opt, data_of(rank, world))
+    opt.flush()
+    if world > 1:
+        owners = [place.owner for place in opt._places.values()]
+        assert set(owners) == set(range(min(world, len(owners)))), owners
+    return whole(model)
+
+
+def run_divided(rank, world, options, late=False):
+    """DDP: each matrix has an owner."""
+    model = ddp(world, deep())
+    opt = SuperAdam(model, **options)
+    data = data_of(rank, world)
+    if late:  # whoever has factors already keeps or drops them
+        train(model, opt, data[:HALF])
+        data = data[HALF:]
+    if world > 0:
+        before = factor_numbers(opt)
+        opt.divide_matrices()
+        assert not late or factor_numbers(opt) < before
+    train(model, opt, data)
+    opt.flush()
+    return whole(model)
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weights = nn.Parameter(torch.randn(4, 3, 5, dtype=torch.float64))
+
+    def forward(self, inputs):
+        return torch.einsum("bi,eoi->beo", inputs, self.weights).tanh().mean(1)
+
+
+def experts(world):
+    model = Experts()
+    if world > 0:
+        fully_shard(model)
+    return model, SuperAdam(model, lr=0.01, matrix=matrices.SOAP(every=2, one_sided_above=0, batch_dims=1))
+
+
+def run_experts(rank, world):
+    model, opt = experts(world)
+    train(model, opt, data_of(rank, world))
+    return whole(model)
+
+
+def run_monitored(rank, world):
+    """The monitor's sums and extremes are those of all processes."""
+    model = deep_sharded(world)
+    opt = SuperAdam(model, **OF_TENSORS["SOAP"])
+    monitor = Monitor(opt, every=2)
+    train(model, opt, data_of(rank, world))
+    last = monitor.history[-1]
+    reported = [set(last["factors"])]
+    if world > 0:
+        reported = [None] * world
+        dist.all_gather_object(reported, set(last["factors"]))
+    assert sum(map(len, reported)) == len(set().union(*reported)) == 4, reported  # each by its owner
+    return {**whole(model), **{name: torch.tensor(last[name]).double() for name in ("H_min", "H_max", "grad_norm")}}
+
+
+def run_divided_unused(rank, world):
+    """A layer that has a gradient in some batches only: its pending move is taken in the others."""
+    inner = Branches()
+    model = ddp(world, inner, find_unused_parameters=True)
+    opt = SuperAdam(model, **OF_TENSORS["Spectral tau=1"])
+    if world > 0:
+        opt.divide_matrices()
+    for n, batch in enumerate(data_of(rank, world)):
+        inner.used = n % 2 == 1
+        train(model, opt, [batch])
+    opt.flush()
+    return whole(model)
+
+
+def disagreeing(rank, world, wrapper, tau):
+    """What each process says to a gradient that rank 1 has not, in the last evaluation; they go on together."""
+    model = deep_sharded(world) if wrapper == "fsdp" else ddp(world, deep())
+    opt, data, lacking = SuperAdam(model, **OF_TENSORS["SOAP"] | {"tau": tau}), data_of(rank, world), []
+    if wrapper == "ddp":
+        opt.divide_matrices()
+
+    def closure():
+        opt.zero_grad()
+        loss_of(model, data[0]).backward()
+        if lacking and lacking.pop() and rank == 1:
+            next(model.parameters()).grad = None
+
+    said = [""] * world
+    opt.step(closure)
+    before = whole(model)
+    lacking[:] = [True, False] if tau else [True]
+    try:
+        opt.step(closure)
+    except RuntimeError as error:
+        dist.all_gather_object(said, str(error))
+    if not tau:
+        torch.testing.assert_close(whole(model), before, rtol=0, atol=0)
+    opt.step(closure)
+    points = [None] * world
+    dist.all_gather_object(points, whole(model))
+    for n, p in points[0].items():
+        assert torch.equal(p, points[1][n])
+        assert not torch.equal(p, before[n])
+    return said
+
+
+def count_of_tensors(rank, world, options):
+    """Collectives of the second step, beside those of the gradients; and the share of the factors that is here."""
+    model, opt = experts(world) if options is None else (deep_sharded(world), None)
+    opt = opt or SuperAdam(model, **options)
+    data = data_of(rank, world)
+    train(model, opt, data[:1])
+    loss_of(model, data[1]).backward()
+    with Collectives() as seen:
+        opt.step()
+    mine = torch.tensor([float(factor_numbers(opt))])
+    total = mine.clone()
+    dist.all_reduce(total)
+    return {"messages": seen.names, "share": float(mine / total) if total > 0 else 0.0}
+
+
+for name, options in OF_TENSORS.items():
+    scenario(f"owned {name}", run_owned, options)
+    scenario(f"ddp divided {name}", run_divided, options)
+scenario("owned monitored", run_monitored)
+scenario("ddp divided unused", run_divided_unused)
+for wrapper in ("fsdp", "ddp"):
+    for tau in (0.0, 1.0):
+        scenario(f"refused gradient {wrapper} tau={tau}", disagreeing, wrapper, tau)
+scenario("owned columns", run_owned, OF_TENSORS["SOAP"], True)
+scenario("ddp divided late", run_divided, OF_TENSORS["SOAP"], True)
+scenario("ddp divided ball", run_divided, {**OF_TENSORS["Shampoo"], "constraint": sets.L2Ball(1.0)})
+scenario("owned experts", run_experts)
+scenario("count experts", count_of_tensors, None)
+for name in ("SOAP", "Muon"):
+    scenario(f"count owned {name}", count_of_tensors, OF_TENSORS[name])
 
 # ---------------------------------------------------------------------------------------------------------------- DDP
 
@@ -437,6 +669,10 @@ SAVED = {
     "case 3": {"matrix": CASES["3"], "lr": 0.05},
     "case 4b tau=1": {"matrix": CASES["4b"], "lr": 0.005, "tau": 1.0, "constraint": sets.Box(-0.3, 0.3)},
     "rows tau=1": {"lr": 0.05, "tau": 1.0, "constraint": sets.L2Ball(0.5, dim=-1)},
+    "auto": {"lr": "auto", "stepsize": stepsizes.Prodigy(d0=0.01)},
+    "schedule-free": {"lr": 0.01, "iterate": iterates.ScheduleFree(), "tau": 1.0},
+    "SOAP": {"matrix": matrices.ByShape(SOAP, layers=()), "lr": 0.01},
+    "SOAP tau=1": {"matrix": matrices.ByShape(SOAP, layers=()), "lr": 0.01, "tau": 1.0},
     "tensor lr": {"matrix": "AMSGrad", "lr": torch.tensor(0.01, dtype=torch.float64), "tau": 1.0, "capturable": True},
 }
 
@@ -503,6 +739,74 @@ for tau in (0.0, 1.0):
     scenario(f"saved plainly tau={tau}", save_and_load, f"plain {tau}", {"lr": 0.01, "tau": tau}, "", "plain")
     scenario(f"saved flat tau={tau}", save_and_load, f"flat {tau}", {"lr": 0.01, "tau": tau}, "", "flat")
 scenario("saved by one", from_one_process)
+scenario("saved plainly SOAP", save_and_load, "plain SOAP", SAVED["SOAP tau=1"], "", "plain")
+scenario("saved flat SOAP", save_and_load, "flat SOAP", SAVED["SOAP tau=1"], "", "flat")
+
+
+def resumed(rank, world, wrapped, way):
+    """A run with matrices of tensors, that others go on with."""
+    options = OF_TENSORS["SOAP tau=1"]
+    model = wrapped(world)
+    opt = SuperAdam(model, **options)
+    data = data_of(rank, world)
+    if world == 0:
+        train(model, opt, data)
+        opt.flush()
+        return whole(model)
+    model, opt = way(model, opt, data[:HALF], wrapped, options)
+    train(model, opt, data[HALF:])
+    opt.flush()
+    return whole(model)
+
+
+def divided_state(model, opt, data, wrapped, options):
+    """DDP: from processes with owners to processes without any, and back."""
+    opt.divide_matrices()
+    for batches in (data[:1], data[1:]):
+        train(model, opt, batches)
+        weights, state = model.state_dict(), opt.state_dict()
+        again = wrapped(dist.get_world_size())
+        again.load_state_dict(weights)
+        other = SuperAdam(again, **options)
+        other.load_state_dict(state)
+        if not opt._processes:
+            other.divide_matrices()
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+        model, opt = again, other
+    assert opt._processes
+    return model, opt
+
+
+def whole_state(model, opt, data, wrapped, options):
+    """FSDP2: everything on rank 0, and back."""
+    train(model, opt, data)
+    weights, state = get_state_dict(model, opt, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    again = wrapped(dist.get_world_size())
+    other = SuperAdam(again, **options)
+    how = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(again, weights, options=how)  # set_state_dict would take the empty dict of rank 1 for no wish
+    set_optimizer_state_dict(again, other, state, options=how)
+    return again, other
+
+
+def state_of_one(model, opt, data, wrapped, options):
+    """FSDP2 goes on with what a run of one process has saved."""
+    folder = f"{os.environ.get('SAVED_IN')}/by-one"
+    if dist.get_rank() == 0:
+        alone = deep()
+        of_one = SuperAdam(alone, **options)
+        train(alone, of_one, data_of(0, 0)[:HALF])
+        dcp.save(state_of(alone, of_one, "nested"), checkpoint_id=folder, no_dist=True)
+    dist.barrier()
+    parts = state_of(model, opt, "nested")
+    dcp.load(parts, checkpoint_id=folder)
+    set_state_dict(model, opt, model_state_dict=parts["model"], optim_state_dict=parts["opt"])
+    return model, opt
+
+
+scenario("ddp divided saved", resumed, lambda world: ddp(world, deep()), divided_state)
+scenario("owned saved whole", resumed, deep_sharded, whole_state)
+scenario("owned saved by one", resumed, deep_sharded, state_of_one)
 
 
 def run_all(rank, world, folder, names):

@@ -1,33 +1,37 @@
-"""SUPER-ADAM for PyTorch: every adaptive gradient method as one algorithm with four choices."""
+"""SUPER-ADAM for PyTorch: adaptive gradient methods as one algorithm with four choices."""
 
-from superadam import estimators, iterates, matrices, penalties, reference, schedules, sets, theory, zoo
-from superadam._state.replay import twice
+from superadam import estimators, iterates, matrices, penalties, reference, schedules, sets, stepsizes, theory, zoo
+from superadam._state.twice import twice
 from superadam.checkpoint import Resumable, load_checkpoint, save_checkpoint
 from superadam.monitor import Monitor
 from superadam.optimizer import SuperAdam
-from superadam.probe import ProbeReport, payoff, probe
+from superadam.probe import LrReport, ProbeReport, find_lr, noise_model, probe
 from superadam.zoo import create, list_methods
 
 __all__ = [
+    "LrReport",
     "Monitor",
     "ProbeReport",
     "Resumable",
     "SuperAdam",
     "create",
     "estimators",
+    "find_lr",
     "iterates",
     "list_methods",
     "load_checkpoint",
     "matrices",
-    "payoff",
+    "noise_model",
     "penalties",
     "probe",
     "reference",
     "save_checkpoint",
     "schedules",
     "sets",
+    "stepsizes",
     "theory",
     "twice",
     "zoo",
 ]
+payoff = noise_model  # its earlier name
 __version__ = "0.1.0"

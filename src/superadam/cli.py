@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ try:
 except ImportError as missing:
     raise SystemExit(f"The superadam command needs {missing.name}: pip install 'superadam[lab]'") from None
 
+from superadam import __version__
 from superadam import bench as benchmark
 from superadam.bench.models import SHAPES
 from superadam.lab import commands
@@ -36,30 +37,48 @@ class Commands(TyperGroup):
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 commands.register(app)
 
-Model = StrEnum("Model", {name: name for name in SHAPES})  # type: ignore[misc]
+Model = Enum("Model", {name: name for name in SHAPES}, type=str)  # type: ignore[misc]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print("superadam", __version__)
+        raise typer.Exit
 
 
 @app.callback()
-def superadam() -> None:
-    """SUPER-ADAM for PyTorch."""
+def superadam(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """SUPER-ADAM for PyTorch: train, compare and time optimizers."""
 
 
 @app.command()
 def bench(
     model: Annotated[
-        list[Model] | None, typer.Option(help="Whose parameters; can be given several times. Default: resnet18.")
+        list[Model] | None, typer.Option(help="Model whose parameters are stepped. Can be repeated. Default: resnet18.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often everything is timed.")] = 20,
-    threads: Annotated[int | None, typer.Option(min=1, help="Default: torch's.")] = None,
-    memory: Annotated[float, typer.Option(help="Gigabytes that the candidates of a round may hold together.")] = 10.0,
-    compile: Annotated[bool, typer.Option("--compile", help="Also compile=True, and what it costs.")] = False,
-    sizes: Annotated[bool, typer.Option("--sizes", help="Also the cost per parameter, for 10⁵ to 10⁸.")] = False,
-    end_to_end: Annotated[bool, typer.Option("--end-to-end", help="Also the share of a training step.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the results to this JSON file.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of timing rounds.")] = 20,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of threads. Default: torch's.")] = None,
+    memory: Annotated[float, typer.Option(help="Memory limit for the candidates of a round, in gigabytes.")] = 10.0,
+    compile: Annotated[bool, typer.Option("--compile", help="Also time compile=True, and the compilation.")] = False,
+    sizes: Annotated[bool, typer.Option("--sizes", help="Also time 10⁵ to 10⁸ parameters.")] = False,
+    end_to_end: Annotated[
+        bool, typer.Option("--end-to-end", help="Also measure the optimizer's share of a training step.")
+    ] = False,
+    matrices: Annotated[
+        bool,
+        typer.Option("--matrices", help="Time only Muon and other matrix methods, and those of installed packages."),
+    ] = False,
 ) -> None:
-    """Time a step of every method, next to torch's AdamW and to what memory allows.
+    """Time a step of every method, and compare it with torch's AdamW and with the memory bandwidth.
 
-    Medians, and minima in brackets. Nothing else should run on the machine meanwhile.
+    The tables show medians, with minima in brackets. Run nothing else on the machine during the measurement.
+
+    Example: superadam bench --model gpt2-small --json bench.json
     """
     if json_file is not None and not json_file.parent.is_dir():
         raise ValueError(f"There is no folder {json_file.parent} for --json")  # before minutes of measuring
@@ -73,6 +92,7 @@ def bench(
         compile=compile,
         sizes=sizes,
         end_to_end=end_to_end,
+        matrices=matrices,
         say=lambda text: asides.print(f"{text} …"),
     )
     report = {"command": command(), **report}

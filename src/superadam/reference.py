@@ -1,4 +1,4 @@
-"""Algorithm 1, literally: one float64 vector, one loop, no speed. What every fast path is tested against.
+"""Algorithm 1, literally: one float64 vector, one loop, no speed. Tests compare every fast path with it.
 
 Read it next to the paper. Indices are the paper's: `x[t]`, `g[t]`, `H[t]` for t = 1, …, T; `x[T + 1]` is the last
 point.
@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Trajectory", "super_adam", "unconstrained"]
+__all__ = ["Trajectory", "on_set", "super_adam", "unconstrained"]
 
 Oracle = Callable[[Tensor, Any], Tensor]
 """grad(x, ξ) = ∇f(x; ξ)."""
 
 Argmin = Callable[[Tensor, Tensor, Tensor, float], Tensor]
-"""argmin(g, x, H, γ): the minimiser of ⟨g, z⟩ + (z - x)ᵀ diag(H) (z - x) / (2γ) over z in X."""
+"""argmin(g, x, H, γ): the minimiser of ⟨g, z⟩ + (z - x)ᵀ H (z - x) / (2γ) over z in X; H is dense, or its diagonal."""
 
 
 Rule = Callable[[int, Tensor, Tensor], Tensor]
-"""rule(t, ∇f(x_t; ξ_t), g_t): the diagonal of an H_t that is not among the paper's cases."""
+"""rule(t, ∇f(x_t; ξ_t), g_t): an H_t that is not among the paper's cases, dense, or the diagonal of one."""
 
 Weight = Callable[[int], float]
 """weight(t): μ_t, or α_t."""
@@ -32,15 +32,47 @@ Weight = Callable[[int], float]
 def unconstrained(g: Tensor, x: Tensor, H: Tensor, gamma: float) -> Tensor:
     """Line 9 on X = R^d.
 
+    Args:
+        g: g_t.
+        x: x_t.
+        H: H_t, dense, or its diagonal.
+        gamma: γ.
+
     >>> unconstrained(torch.tensor([1.0]), torch.tensor([3.0]), torch.tensor([2.0]), gamma=0.5)
     tensor([2.7500])
     """
-    return x - gamma * g / H
+    return x - gamma * (torch.linalg.solve(H, g) if H.dim() == 2 else g / H)
+
+
+def on_set(project: Callable[[Tensor], Tensor], iterations: int = 10_000) -> Argmin:
+    """Line 9 on a set, given the Euclidean projection onto it: projected gradient descent until it converges.
+
+    Args:
+        project: the Euclidean projection onto X.
+        iterations: largest number of projected gradient steps.
+
+    >>> ball = on_set(lambda z: z / z.norm().clamp(min=1.0))
+    >>> H = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
+    >>> ball(torch.tensor([0.0, -9.0]), torch.zeros(2), H, 1.0)
+    tensor([-0.1085,  0.9941])
+    """
+
+    def argmin(g: Tensor, x: Tensor, H: Tensor, gamma: float) -> Tensor:
+        H = H if H.dim() == 2 else H.diag()
+        values = torch.linalg.eigvalsh(H)
+        step, z = 2 / (values[0] + values[-1]), project(x)
+        for _ in range(iterations):
+            last, z = z, project(z - step * (H @ (z - x) + gamma * g))
+            if torch.dist(last, z) <= 8 * torch.finfo(z.dtype).eps * z.norm():
+                break
+        return z
+
+    return argmin
 
 
 @dataclass
 class Trajectory:
-    """All the algorithm's quantities by their index t. Of H the diagonal is kept.
+    """All quantities of a run, by their index t. A diagonal H is kept as a vector.
 
     >>> run = super_adam(lambda x, xi: x, torch.ones(2), [None] * 3)
     >>> list(run.x), list(run.g), list(run.H), list(run.x_tilde)
@@ -86,8 +118,24 @@ def super_adam(
 ) -> Trajectory:
     """Run SUPER-ADAM from x_1 on the samples ξ_1, …, ξ_T.
 
-    `case` is the adaptive matrix: "1", "2", "3", "4a", "4b", or a rule. `mu` and `alpha` replace the paper's
-    schedules.
+    Args:
+        grad: ∇f(x; ξ), a function of x and ξ.
+        x_1: the first point, a vector.
+        xi: the samples.
+        case: the adaptive matrix: "1", "2", "3", "4a", "4b", or a rule.
+        tau: τ.
+        gamma: γ.
+        k: k of the paper's μ_t.
+        m: m of the paper's μ_t.
+        c: c of the paper's α_t. None is 20 for τ = 0 and 40 for τ > 0.
+        cap: the largest α_t.
+        beta: weight of the old average, cases 1 and 2.
+        beta1: weight of the old average of gradients, case 4.
+        beta2: weight of the old average of distances, case 4.
+        lam: λ.
+        mu: μ_t, a function of t, in place of the paper's.
+        alpha: α_t, a function of t, in place of the paper's.
+        argmin: line 9; see `on_set`.
 
     >>> quadratic = lambda x, xi: x - xi
     >>> run = super_adam(quadratic, torch.tensor([1.0, -1.0]), [0.1, -0.1] * 200, tau=1.0, gamma=0.1)

@@ -23,8 +23,8 @@ Number = TypeVar("Number", float, Tensor)
 class Schedule(Part, kind="schedule"):
     """Base class: `mu_t(t, tau)` for line 10, and `alpha_t(t, tau)` for line 11 from the second gradient on.
 
-    t is a number, or a tensor if the optimizer is `capturable`; arithmetic works on both. A schedule of one's own is a
-    subclass with these two methods; its fields are its options:
+    t is a number, or a tensor if the optimizer is `capturable`; arithmetic works on both. To write your own schedule,
+    define a subclass with these two methods. Its fields are its options:
 
     >>> class Harmonic(Schedule):
     ...     half: float
@@ -48,7 +48,7 @@ class Schedule(Part, kind="schedule"):
         raise NotImplementedError(f"{type(self).__name__} has no alpha_t")
 
     def largest_mu(self, tau: float) -> float:
-        """The largest μ_t: `lr=None` divides the matrix's own lr by it. To be overridden by one that stays below 1."""
+        """The largest μ_t: `lr=None` divides `matrix.lr` by it. Override it if your μ_t stays below 1."""
         return 1.0
 
     def weight(self, t: Number, tau: float) -> Number:
@@ -58,7 +58,7 @@ class Schedule(Part, kind="schedule"):
         return self.first if t == 1 else self.alpha_t(t, tau)
 
     def weight_of(self, s: View) -> Scalar:
-        """α_t for the state at hand. A schedule that looks at more than t and τ overrides this."""
+        """α_t for the view s. Override it if α_t depends on more than t and τ."""
         return s.at_step(self.weight)
 
 
@@ -66,10 +66,15 @@ class Paper(Schedule):
     r"""The schedules of theorems 1 and 2.
 
     $$\tau = 0:\quad \mu_t = \frac{k}{(m+t)^{1/2}},\quad \alpha_{t+1} = \min(c\,\mu_t, \mathrm{cap})$$
+
     $$\tau > 0:\quad \mu_t = \frac{k}{(m+t)^{1/3}},\quad \alpha_{t+1} = \min(c\,\mu_t^2, \mathrm{cap})$$
 
-    `c=None` is 20 for τ = 0 and 40 for τ > 0, the values of the paper's experiments on CIFAR. The cap, 0.9 in section
-    6, is needed there: with m = 100 both values of c make α exceed 1 at first.
+    Args:
+        k: k, the size of μ_t.
+        m: m, the number of steps after which μ_t starts to fall noticeably.
+        c: sets the weight of the newest gradient: α_{t+1} = c μ_t, or c μ_t² with τ > 0. None means the values of the
+            paper's experiments on CIFAR: 20 for τ = 0, 40 for τ > 0.
+        cap: the largest α_t; 0.9 in section 6 of the paper. With m = 100 and no cap, α_t would exceed 1 at first.
 
     >>> round(Paper().mu_t(1, tau=0.0), 6)
     0.099504
@@ -108,7 +113,12 @@ class Paper(Schedule):
 class Constant(Schedule):
     r"""$\mu_t = \mu\, t^{-\mathrm{power}} / (1 + (t-1)\,\mathrm{decay})$, $\alpha_1$ = `first` and $\alpha_t = \alpha$.
 
-    `first` other than 1 makes $g_1 = \alpha_1 \nabla f(x_1; \xi_1)$, for methods that start their average at zero.
+    Args:
+        mu: μ_1.
+        alpha: α_t for t ≥ 2, the weight of the newest gradient: 1 - momentum.
+        first: α_1, so that g_1 = α_1 ∇f(x_1; ξ_1). Methods that start their average at zero have α_1 < 1.
+        decay: μ_t falls like 1/(1 + (t - 1) decay).
+        power: μ_t falls like t^(-power).
 
     >>> schedule = Constant(alpha=0.1)
     >>> schedule.weight(1, tau=0.0), schedule.weight(2, tau=0.0)
@@ -140,12 +150,16 @@ class Constant(Schedule):
 
 
 class BiasCorrected(Schedule):
-    r"""Adam's average, corrected for its start at zero, is line 11 with a varying weight.
+    r"""Adam's average with bias correction, as line 11 with a varying weight.
 
-    $\mu_t = t^{-\mathrm{power}}$ (equation (3) of the paper has 1/2, torch has 0) and
+    $\mu_t = t^{-\mathrm{power}}$ and
 
     $$\alpha_t = \frac{1-\beta}{1-\beta^t}, \qquad \text{so that}\qquad
       g_t = \frac{m_t}{1-\beta^t} \text{ where } m_t = \beta m_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)$$
+
+    Args:
+        beta: Adam's β₁: weight of the old average, once t is large.
+        power: μ_t = t^(-power). Equation (3) of the paper has 1/2, torch has 0.
 
     >>> [round(BiasCorrected(0.9).weight(t, tau=0.0), 4) for t in (1, 2, 1000)]
     [1.0, 0.5263, 0.1]
@@ -171,6 +185,10 @@ class Storm(Schedule):
     r"""STORM's weight, from the learning rate that $H_t = \eta_t^{-1} I$ gives: $\mu_t = 1$ and
 
     $$\alpha_{t+1} = \min(c\,\eta_t^2, \mathrm{cap})$$
+
+    Args:
+        c: factor of η_t² in α_{t+1}.
+        cap: the largest α_t.
 
     >>> Storm(c=100.0)
     Storm(c=100.0, cap=1.0)

@@ -3,12 +3,16 @@
 import os
 import signal
 import sys
+from importlib.metadata import version
 
 __all__ = ["main"]
 
 
 def main() -> None:
     """Import the command, and run it."""
+    if sys.argv[1:] == ["--version"]:  # at once, and without the extra that the command needs
+        print("superadam", version("superadam"))
+        return
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _stopped)
     from superadam.cli import main as command

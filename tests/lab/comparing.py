@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from superadam.lab.comparison.engine import plan_size
-from superadam.lab.comparison.jobs import needed
+from superadam.lab.comparison.jobs import complete, needed
 from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import Queue
@@ -19,8 +18,12 @@ draw = torch.Generator().manual_seed(0)
 x = torch.randn(200, 5, generator=draw)
 y = x @ torch.arange(5.0) + 0.3 * torch.randn(200, generator=draw)
 
+calls = 0
+
 def loss(model, x, y):
-    if os.path.exists({slow!r}):
+    global calls
+    calls += 1
+    while calls > 1 and os.path.exists({slow!r}):  # the first is of whoever makes the plan
         time.sleep(0.05)
     return (model(x).squeeze(1) - y).square().mean()
 
@@ -36,17 +39,17 @@ lab.task(
 METHODS = ["adamw", "super_adam tau=1", "mine: super_adam tau=0.1"]
 
 
-def small_plan(folder, **options):
-    """A plan of 3 methods × (2 trials + 2 seeds). Runs are slow while the file `slow` is in the folder."""
+def small_plan(folder, methods=METHODS, **options):
+    """A plan of 3 methods × (2 trials + 2 seeds). Workers stand still while the file `slow` is in the folder."""
     path = folder / "line_task.py"
     path.write_text(FILE.format(slow=str(folder / "slow")))
-    return plan_of(Options(["line"], METHODS, **{"trials": 2, "seeds": 2, "task_file": path, **options}))
+    return plan_of(Options(["line"], methods, **{"trials": 2, "seeds": 2, "task_file": path, **options}))
 
 
 def alone(plan, path):
     """The whole comparison in this process, without a worker."""
     with Queue(f"sqlite:///{path}", "alone", plan) as queue:
-        while len(records := queue.records()) < plan_size(plan):
+        while not complete(plan, records := queue.records()):
             queue.put(needed(plan, records))
             with queue.take() as taken:
                 taken.record = run(plan, taken.job)

@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import math
+import re
 import resource
 import signal
 import socket
@@ -20,8 +21,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from superadam.cli import app
-from superadam.lab import own, tasks
-from superadam.lab.comparison import engine, live, verdict, worker
+from superadam.lab import own, supervised, tasks
+from superadam.lab.comparison import engine, live, report, verdict, worker
 from superadam.lab.comparison.ablations import ABLATIONS, BiasCorrectedPaper
 from superadam.lab.comparison.jobs import Job, best, judged, needed, scores
 from superadam.lab.comparison.options import Options, from_command_line, parameters
@@ -106,6 +107,40 @@ def test_one_method_under_two_names_is_tuned_alike_and_shows_no_difference(tmp_p
     assert of_method("twin") == of_method("super_adam tau=0.1") != of_method("adamw") == of_method("mirror")
     (finding,) = [f for f in verdict.verdict(results).findings if f.method == "mirror"]
     assert finding.outcome == "same"
+
+
+def test_the_report_says_how_large_a_task_of_ones_own_is(made, tmp_path):
+    plan, results = made
+    sizes = "line: 57 parameters, 100 training examples, batch 20"  # 5 · 8 + 8 and 8 + 1; batch of the file
+    assert facts.made(results)["sizes"] == sizes
+    report.write(results, tmp_path)
+    assert f"<dt>sizes</dt><dd>{sizes}</dd>" in (tmp_path / "report.html").read_text()
+    assert f"- sizes: {sizes}\n" in (tmp_path / "report.md").read_text()
+    other = plan_of(Options(["line"], ["adam"], sizes={"batch": 50, "epochs": 2}, task_file=plan.task_file))
+    assert facts.made(Results(other, {}, []))["sizes"] == (
+        "line: 57 parameters, 100 training examples, batch 50, epochs 2"
+    )
+    assert "sizes" not in facts.made(Results(dataclasses.replace(plan, dimensions={}), {}, []))  # of an older version
+
+
+@pytest.mark.parametrize(
+    ("task", "sizes"),
+    [
+        ("digits-mlp", "2,410 parameters, 1,000 training examples, batch 32, hidden 32, rows all, epochs 15"),
+        ("pydoc-lstm", r"[\d,]+ parameters, 590 training words, batch 10"),
+        ("simplex-regression", "10 parameters, 64 training examples, batch 16"),
+    ],
+)
+def test_the_report_says_how_large_the_embedded_tasks_are(task, sizes):
+    plan = plan_of(Options([task], ["sgd"], scale="tiny"))
+    assert re.fullmatch(f"{task}: {sizes}", facts.made(Results(plan, {}, []))["sizes"])
+
+
+def test_sizes_for_the_report_do_not_make_another_comparison(made):
+    """One that an earlier version has begun knows none."""
+    plan, _ = made
+    older = dataclasses.replace(plan, dimensions={})
+    assert (plan.unlike(older), older.unlike(plan)) == ([], [])
 
 
 def test_results_can_be_written_and_read_and_so_can_half_of_them(made, tmp_path):
@@ -297,13 +332,28 @@ def test_a_comparison_that_is_extended_is_the_whole_one_and_keeps_its_runs(made,
         "hosts": [socket.gethostname()],
     }
     added_seed, versions = verdict.verdict(results).cautions[-3:-1]
-    assert added_seed.startswith("1 of the 2 seeds were added to a comparison on the others.")
+    assert added_seed.startswith("1 of the 2 seeds were added to a comparison of the others.")
     assert "superadam report FOLDER --first-seed 1`" in added_seed
-    assert facts.made(results)["earlier"] == "seed 0, begun ? (torch 2)"
+    assert facts.made(results)["earlier"] == "seed 0, started ? (torch 2)"
     assert versions == "Runs were made with different versions of torch: 2 and 3."
     new = results.only(seeds=[1])
     assert {r.seed for r in new.records if r.phase == "report"} == {1}
     assert not any("were added" in caution for caution in verdict.verdict(new).cautions)
+
+
+def test_a_comparison_that_goes_on_with_other_code_keeps_what_it_was_begun_with(made, tmp_path):
+    """Workers refuse other code than the environment's, so it must be that of the process that goes on."""
+    plan, _ = made
+    url = f"sqlite:///{tmp_path / 'q.db'}"
+    Queue(url, "q", plan, {"torch": "2", "code": "a"}).close()
+    with Queue(url, "q", plan, {"torch": "2", "code": "a", "command": "again"}) as queue:
+        assert queue.environment == {"torch": "2", "code": "a"}
+    with Queue(url, "q", plan, {"torch": "2", "code": "b"}) as queue:
+        seeds = plan.report_seeds
+        earlier = [{"torch": "2", "code": "a", "report_seeds": seeds}]
+        assert queue.environment == {"torch": "2", "code": "b", "earlier": earlier}
+        said = verdict.verdict(queue.results()).cautions
+    assert "Runs were made with different versions of the code of superadam: a and b." in said
 
 
 def test_who_extends_a_comparison_is_not_stopped_by_the_end_of_the_smaller_one(made, tmp_path):
@@ -411,6 +461,17 @@ COMPOSITIONS = [
 ]
 
 
+def test_the_baseline_can_be_said_by_the_name_of_a_method():
+    strong = "adamw lr=3e-4:0.1 betas.1=0.9:0.999"
+    for baseline in ("AdamW", f"AdamW: {strong}"):
+        plan = plan_of(Options(["digits-mlp"], ["sgd", f"AdamW: {strong}"], baseline=baseline, scale="tiny"))
+        assert (plan.baseline, plan.methods) == ("AdamW", ["AdamW", "sgd"])
+        assert plan.compositions == {"AdamW": strong}
+        assert plan.space_of("AdamW") == {"lr": (3e-4, 0.1), "betas.1": (0.9, 0.999)}
+    mine = plan_of(Options(["digits-mlp"], ["adamw: torch.optim.AdamW"], scale="tiny"))  # it has the default's name
+    assert mine.compositions == {mine.baseline: "torch.optim.AdamW"}
+
+
 def test_compositions_can_be_said(made):
     methods = [f"c{i}: {text}" for i, text in enumerate(COMPOSITIONS)]
     plan = plan_of(Options(["line"], methods, sizes={"batch": 50}, task_file=made[0].task_file))
@@ -422,8 +483,11 @@ def test_compositions_can_be_said(made):
     ("args", "suggestion"),
     [
         (("digits-mpl",), "did you mean 'digits-mlp'?"),
-        (("digits-mlp", "--methods", "adan"), "did you mean 'adam'?"),
+        (("digits-mlp", "--methods", "adamm"), "did you mean 'adam'?"),
         (("digits-mlp", "--methods", "a: adam", "--methods", "a: sgd"), "Two methods of the name 'a'"),
+        (("digits-mlp", "--methods", "AdamW: adamw eps=0.1"), "both 'adamw' and 'AdamW' as 'AdamW'"),
+        (("digits-mlp", "--baseline", "AdamW"), "did you mean 'adamw'?"),
+        (("digits-mlp", "--methods", "mine: sgd", "--baseline", "mien"), "did you mean 'mine'?"),
         (("digits-mlp", "--methods", "super_adam matrix=Beleif"), "did you mean 'Belief'?"),
         (("simplex-regression", "--methods", "adam_plus"), "simplex-regression with adam_plus"),
         (("digits-mlp", "--sampler", "qcm"), "did you mean 'qmc'?"),
@@ -473,7 +537,7 @@ def command(made, tmp_path, monkeypatch):
     """The comparison as a command, whose runs are made already."""
     plan, results = made
 
-    def carry_out(asked, folder, storage, jobs, listener):
+    def carry_out(asked, folder, storage, jobs, listener, reuse, begun):
         assert (asked, storage, jobs) == (plan, None, 3)
         folder.mkdir()
         listener(SimpleNamespace(plan=plan), results.records[:5])
@@ -492,9 +556,9 @@ def test_the_command_ends_with_the_verdict_and_the_path(command):
     ended = command()
     assert ended.exit_code == 0, ended.output
     first, *lines = ended.stdout.splitlines()
-    assert first == "3 methods, 2 trials and 2 seeds each, 12 runs into here; gradient evaluations of a run: line 30"
+    assert first == "3 methods with 2 trials and 2 seeds each: 12 runs in here. Gradient evaluations per run: line 30"
     assert lines[:2] == ["5 of 12 runs", "12 of 12 runs, about 0 s left"]
-    assert lines[2:] == ["AdamW it is.", "Report: here/report.html; the numbers: here/results.json"]
+    assert lines[2:] == ["AdamW it is.", "Report: here/report.html; numbers: here/results.json"]
 
 
 def test_a_report_can_be_had_anew_and_of_some_seeds_alone(made, tmp_path):
@@ -505,9 +569,9 @@ def test_a_report_can_be_had_anew_and_of_some_seeds_alone(made, tmp_path):
         assert ended.exit_code == 0, ended.output
         text = (place / "report.md").read_text()
         assert (place / "report.html").exists()
-        assert ("on seeds 0, 1," if place == tmp_path else "on seed 1,") in text
+        assert ("on seeds 0, 1;" if place == tmp_path else "on seed 1;") in text
     ended = CliRunner().invoke(app, ["report", str(tmp_path), "--first-seed", "2"])
-    assert (ended.exit_code, "no seed from 2 on" in ended.output) == (2, True)
+    assert (ended.exit_code, "No seed is 2 or higher" in ended.output) == (2, True)
     assert CliRunner().invoke(app, ["report", str(tmp_path / "nothing")]).exit_code == 2
 
 
@@ -533,7 +597,7 @@ def test_a_report_leaves_the_results_that_it_is_of_and_those_of_others(made, tmp
     assert ended.exit_code == 2
     assert "holds 1 runs that this report leaves out (seeds 1)" in ended.stderr
     assert before == ((source / engine.RESULTS).stat().st_ino, (source / engine.RESULTS).read_bytes())
-    assert "on seeds 0, 1," in (source / "report.md").read_text()
+    assert "on seeds 0, 1;" in (source / "report.md").read_text()
 
 
 def test_a_full_disk_leaves_a_report_as_it_was(made, tmp_path):
@@ -562,7 +626,7 @@ def test_ctrl_c_says_how_to_go_on(command, monkeypatch):
     monkeypatch.setattr(engine, "carry_out", interrupted)
     ended = command()
     assert ended.exit_code == 130
-    assert "The same command goes on with here" in ended.stdout
+    assert "The same command resumes here" in ended.stdout
 
 
 def test_what_is_there_is_written_when_a_comparison_is_stopped(tmp_path):
@@ -593,7 +657,7 @@ def test_a_worker_ends_with_the_comparison(made, tmp_path):
     with Queue(url, "q", made[0]) as queue:
         queue.end(queue.plan)
     ended = CliRunner().invoke(app, ["worker", url, "q"])
-    assert ended.stdout == "The comparison has ended; 0 runs were made here.\n"
+    assert ended.stdout == "The comparison has ended. This worker made 0 runs.\n"
     wrong = CliRunner().invoke(app, ["worker", url, "p"])
     assert wrong.exit_code == 2
     assert "holds no comparison 'p': it holds q" in wrong.stderr
@@ -611,7 +675,7 @@ def test_a_task_file_without_a_task_is_refused(tmp_path):
 
 def test_tensors_of_a_split_must_belong_together():
     with pytest.raises(ValueError, match="one row for each example"):
-        own.Tensors((torch.zeros(3), torch.zeros(4)))
+        supervised.Tensors((torch.zeros(3), torch.zeros(4)))
 
 
 def test_decays_start_at_one_and_end_at_zero():

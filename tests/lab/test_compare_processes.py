@@ -1,36 +1,54 @@
 """Comparisons by several processes, some of which are killed: always the same table."""
 
 import dataclasses
+import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import foreign as stand_ins
 import pytest
-from comparing import alone, numbers, small_plan
+import torch
+from comparing import METHODS, alone, numbers, small_plan
 from sqlalchemy.exc import IntegrityError
 
-from patience import ended, wait_for
+import copies
+from patience import HANGS, ended, wait_for
 from superadam.lab import own
 from superadam.lab.comparison import engine
-from superadam.lab.comparison.engine import carry_out
+from superadam.lab.comparison.engine import Workers, carry_out
 from superadam.lab.comparison.queue import Queue
 from superadam.lab.comparison.storage import patiently
+from superadam.lab.comparison.worker import check_versions
+from superadam.lab.identity import gone
+from superadam.lab.packages import described, sources
 
-COMMAND = [sys.executable, "-c", "from superadam.cli import main; main()"]
+RECIPES = Path(__file__).resolve().parents[2] / "examples" / "cluster"
+COMMAND = ["-c", "from superadam.cli import main; main()"]
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) if os.path.isdir("/usr/lib/postgresql") else []
 
 
-def running(queue):
-    """The processes that make runs now."""
-    return [entry.worker["pid"] for entry in queue.entries("running")]
+def chosen(tmp_path, kind):
+    """Methods of the zoo, or optimizers of a file, by themselves and as a pair. The first is the baseline, which is run
+    first: it is what is killed."""
+    if kind == "zoo":
+        return METHODS
+    file = stand_ins.written(tmp_path)
+    pair = f"pair: {file}:Plain lr=1e-3:0.5 + torch.optim.AdamW lr=1e-4:0.1"
+    return [pair, f"{file}:Twice", f"{file}:Free decay=none", f"sam: {file}:Sam base_optimizer={file}:Plain", "adamw"]
 
 
-def test_two_processes_make_the_table_of_one_and_one_that_is_killed_loses_nothing(tmp_path):
-    plan, slow, killed = small_plan(tmp_path), tmp_path / "slow", []
+@pytest.mark.parametrize("kind", ["zoo", "foreign"])
+def test_two_processes_make_the_table_of_one_and_one_that_is_killed_loses_nothing(tmp_path, kind):
+    methods = chosen(tmp_path, kind)
+    baseline = methods[0]
+    plan, slow, killed = small_plan(tmp_path, methods, baseline=baseline), tmp_path / "slow", []
     slow.touch()
 
     def kill(queue, records):
@@ -46,14 +64,15 @@ def test_two_processes_make_the_table_of_one_and_one_that_is_killed_loses_nothin
         assert len(queue.entries()) == len(results.records)
 
 
-def test_a_comparison_that_is_killed_and_restarted_gives_the_same_table(tmp_path):
-    plan, slow = small_plan(tmp_path), tmp_path / "slow"
+@pytest.mark.parametrize("kind", ["zoo", "foreign"])
+def test_a_comparison_that_is_killed_and_restarted_gives_the_same_table(tmp_path, kind):
+    methods = chosen(tmp_path, kind)
+    plan, slow = small_plan(tmp_path, methods, baseline=methods[0]), tmp_path / "slow"
     out = tmp_path / "out"
     args = ["compare", "--task-file", plan.task_file, "--trials", "2", "--seeds", "2", "--jobs", "1", "--out", str(out)]
-    args += [f"--methods={plan.compositions.get(name, name)}" for name in plan.methods[1:2]]
-    args += [f"--methods=mine: {plan.compositions['mine']}"]
+    args += [f"--baseline={methods[0]}", *(f"--methods={method}" for method in methods)]
     slow.touch()
-    process = subprocess.Popen([*COMMAND, *args], stdout=subprocess.DEVNULL)
+    process = copies.start(*COMMAND, *args, stdout=subprocess.DEVNULL)
     database = out / "comparison.db"
     try:
         wait_for(database.exists, alive=lambda: process.poll() is None)
@@ -61,7 +80,7 @@ def test_a_comparison_that_is_killed_and_restarted_gives_the_same_table(tmp_path
     finally:
         process.kill()
         process.wait()
-    wait_for(lambda: not Path(f"/proc/{worker}").exists())  # it has noticed
+    wait_for(lambda: gone(worker))  # it has noticed
     slow.unlink()
 
     results = carry_out(plan, out, jobs=1)
@@ -72,9 +91,15 @@ def begun(database):
     """Who makes runs, as soon as there is such a comparison."""
     try:
         with Queue(f"sqlite:///{database}", "out") as queue:
-            return running(queue)
+            return [entry.worker for entry in queue.entries("running")]
     except (KeyError, ValueError):
         return []
+
+
+def unused_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 @pytest.fixture
@@ -84,14 +109,10 @@ def postgres(tmp_path):
         pytest.skip("PostgreSQL is not installed")
     where = f"{BINARIES[-1]}/" if BINARIES else ""
     user = []
-    data = Path(f"/tmp/superadam-pg-{os.getpid()}")
-    data.mkdir()
+    data = Path(tempfile.mkdtemp(prefix="superadam-pg-"))  # a short path, for its socket
     if os.geteuid() == 0:  # which initdb refuses to run as
         user = ["runuser", "-u", "nobody", "--"]
         shutil.chown(data, "nobody")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
 
     def call(*command):
         subprocess.run([*user, *command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
@@ -99,8 +120,16 @@ def postgres(tmp_path):
     cluster = str(data / "cluster")
     try:
         call(f"{where}initdb", "-D", cluster, "-U", "lab", "--auth=trust", "-E", "UTF8", "--no-sync")
-        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={data} -c fsync=off"
-        call(f"{where}pg_ctl", "-D", cluster, "-o", options, "-l", str(data / "log"), "-w", "start")
+        for last in (False, False, True):
+            port = unused_port()
+            options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={data} -c fsync=off"
+            start = ["-o", options, "-l", str(data / "log"), "-w", "-t", str(HANGS), "start"]
+            try:
+                call(f"{where}pg_ctl", "-D", cluster, *start)
+                break
+            except subprocess.CalledProcessError:  # another process may have taken the port
+                if last:
+                    raise
         yield f"postgresql://lab:secret@127.0.0.1:{port}/postgres"
         call(f"{where}pg_ctl", "-D", cluster, "-m", "immediate", "stop")
     finally:
@@ -117,21 +146,60 @@ def test_workers_anywhere_join_through_postgresql(tmp_path, postgres):
         """While they make the first half of it. One is killed."""
         if not workers:
             workers.extend(
-                subprocess.Popen([*COMMAND, "worker", postgres, "out"], stdout=subprocess.PIPE, text=True)
-                for _ in range(3)
+                copies.start(*COMMAND, "worker", postgres, "out", stdout=copies.PIPE, text=True) for _ in range(3)
             )
-        elif records and slow.exists():
+        elif slow.exists() and len(queue.entries("running")) == len(workers):
             workers[0].kill()
             Queue(postgres, "out", plan).close()
             slow.unlink()
 
     results = carry_out(half, tmp_path / "out", postgres, jobs=0, listener=extend)
     said = [ended(worker)[0] for worker in workers]
-    made = [int(text.rsplit("ended; ", 1)[1].split()[0]) for text in said[1:]]
+    made = [int(text.rsplit("made ", 1)[1].split()[0]) for text in said[1:]]
     assert min(made) > 0
     assert results.plan == plan
     assert numbers(results) == numbers(alone(plan, tmp_path / "alone.db"))
     assert not (tmp_path / "out" / "comparison.db").exists()
+
+
+@pytest.mark.slow
+def test_the_recipes_for_clusters_make_the_table_of_one_process(tmp_path, postgres):
+    """What a SLURM array and a Kubernetes Job would start, as processes on loopback."""
+    pytest.importorskip("psycopg", reason="comes with superadam[postgres]")
+    plan, workers = small_plan(tmp_path), []
+    command = tmp_path / "superadam"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from superadam.cli import main; main()" "$@"\n')
+    command.chmod(0o755)
+    yaml = (RECIPES / "kubernetes.yaml").read_text()
+    of_kubernetes = json.loads(re.search(r"command: (\[.*\])", yaml)[1])
+    given = {"$(STORAGE)": postgres, "$(STUDY)": "out", "superadam": str(command)}
+    programs = [["bash", str(RECIPES / "slurm.sh")]] * 2 + [[given.get(word, word) for word in of_kubernetes]]
+    env = {**os.environ, "STORAGE": postgres, "STUDY": "out", "SUPERADAM": str(command)}
+
+    def begin(queue, records):
+        if not workers:
+            workers.extend(subprocess.Popen(p, env=env, stdout=subprocess.PIPE, text=True) for p in programs)
+
+    results = carry_out(plan, tmp_path / "out", postgres, jobs=0, listener=begin)
+    assert all("The comparison has ended" in ended(worker)[0] for worker in workers)
+    assert numbers(results) == numbers(alone(plan, tmp_path / "alone.db"))
+
+
+def test_a_worker_with_other_code_leaves_and_says_which(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("import torch\nMine = torch.optim.SGD\n")
+    plan = dataclasses.replace(small_plan(tmp_path), packages=sources([f"{file}:Mine"]))
+    check_versions(plan, {"torch": torch.__version__, "code": described("superadam")})
+    with pytest.raises(ValueError, match=r"torch is .* on this machine, and 1\.0 where the comparison was begun"):
+        check_versions(plan, {"torch": "1.0"})
+    with pytest.raises(ValueError, match=r"the code of superadam is .* on this machine, and 0\.1\.0 sha256 a where"):
+        check_versions(plan, {"code": "0.1.0 sha256 a"})
+    file.write_text("import torch\nMine = torch.optim.Adam\n")
+    with pytest.raises(ValueError, match=r"mine.py is sha256 .* on this machine, and sha256 .* where"):
+        check_versions(plan, {})
+    file.unlink()
+    with pytest.raises(ValueError, match=r"mine.py, which a method comes from, is not on this machine"):
+        check_versions(plan, {})
 
 
 def test_a_data_base_that_another_process_is_making_is_waited_for():
@@ -144,6 +212,20 @@ def test_a_data_base_that_another_process_is_making_is_waited_for():
         return "there"
 
     assert patiently(connect) == "there"
+
+
+def test_workers_that_are_dead_before_they_are_told_are_started_anew(tmp_path, monkeypatch):
+    dead = Workers("sqlite:///x", "x", 1, tmp_path / "log")
+    start = subprocess.Popen
+
+    def ended(*args, **options):
+        process = start(["true"], stdin=subprocess.PIPE, bufsize=options["bufsize"])
+        process.wait()
+        return process
+
+    monkeypatch.setattr(engine.subprocess, "Popen", ended)
+    with dead:
+        assert dead.restart() == 1
 
 
 def test_workers_that_die_without_a_run_end_the_comparison(tmp_path, monkeypatch):

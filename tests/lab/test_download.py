@@ -7,8 +7,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from patience import HANGS
 from superadam.lab.data import DataError, download, fetch, libsvm
 from superadam.lab.data.download import File
+from superadam.lab.locks import HeldError
 
 CONTENT = b"".join(f"{1 if i % 2 else -1} {i % 7 + 1}:1\n".encode() for i in range(20_000))
 MD5 = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
@@ -60,6 +62,7 @@ def server(monkeypatch):
         url = f"http://127.0.0.1:{server.server_port}/tiny"
         monkeypatch.setitem(download.SOURCES, "tiny", [File("sub/tiny", url, MD5, len(CONTENT))])
         monkeypatch.setattr(download, "PAUSE", 0.0)
+        monkeypatch.setattr(download, "TIMEOUT", HANGS)
         yield server
         server.shutdown()
 
@@ -102,6 +105,16 @@ def test_an_interrupted_download_goes_on_later(tmp_path, server):
     assert have > 0
     assert server.asked == [None, f"bytes={have}-"]
     assert (tmp_path / "sub" / "tiny").read_bytes() == CONTENT
+
+
+def test_two_do_not_write_into_one_file(tmp_path, server):
+    def second(have, whole):
+        with pytest.raises(HeldError, match=r"sub is in use: process \d+ on"):
+            fetch("tiny", tmp_path)
+
+    fetch("tiny", tmp_path, second)
+    assert (tmp_path / "sub" / "tiny").read_bytes() == CONTENT
+    assert [p.name for p in (tmp_path / "sub").iterdir()] == ["tiny"]
 
 
 def test_giving_up(tmp_path, server):

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from superadam import zoo
@@ -38,9 +39,12 @@ def test_train_resume_and_plot(command, tmp_path):
 
     again = command("train", "digits-mlp", "--scale", "tiny", "--method", "adam")
     assert "runs/digits-mlp-adam-seed0-2" in again.stdout
-    drawn = command("plot", folder, f"{folder}-2", "--out", "figures/both", "--format", "png", "--format", "svg")
+    both = ("plot", folder, f"{folder}-2", "--label", "first run", "--label", "a + b", "--out", "figures/both")
+    drawn = command(*both, "--format", "png", "--format", "svg")
     assert drawn.stdout.split() == ["figures/both.png", "figures/both.svg"]
     assert (tmp_path / "figures/both.png").read_bytes().startswith(b"\x89PNG")
+    assert "first run" in (tmp_path / "figures/both.svg").read_text()
+    assert "1 labels for 2 runs" in command("plot", folder, f"{folder}-2", "--label", "first").stderr
 
 
 def test_html_holds_every_run_and_needs_no_network(command, tmp_path):
@@ -60,12 +64,22 @@ def test_panels_are_those_of_the_paper(command, tmp_path):
     command("train", "nmf", "--scale", "tiny", "--out", "nmf")
     (text,), (nmf,) = plots.curves([tmp_path / "text"]), plots.curves([tmp_path / "nmf"])
     ends = ["condition", "full_gradient_norm"]
-    of_text = ["train_loss", "test_loss", "train_perplexity", "test_perplexity"]
+    of_text = [f"{split}_{score}" for score in ("loss", "perplexity") for split in ("train", "valid", "test")]
     assert plots.panels([text]) == of_text + ends
     assert plots.panels([nmf]) == ["train_loss", "train_relative_error", *ends]
     assert (text.label, nmf.label) == ("SUPER-ADAM τ=0", "SUPER-ADAM τ=0")
     labels = [curve.label for curve in plots.curves([tmp_path / "text", tmp_path / "nmf"])]
     assert labels == ["SUPER-ADAM τ=0, pydoc-transformer", "SUPER-ADAM τ=0, nmf"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "scale"),
+    [([3.0, 0.2], "log"), ([3.0, 0.5], "linear"), ([3.0, -1.0], "linear"), ([3.0, 0.0], "linear"), ([None], "linear")],
+)
+def test_losses_over_more_than_a_factor_of_ten_have_a_logarithmic_axis(losses, scale):
+    curve = plots.Curve("mine", {"epoch": [0.0, 1.0], "train_loss": losses, "train_accuracy": [0.01, 0.9]})
+    assert plots.scale([curve], "train_loss") == scale
+    assert plots.scale([curve], "train_accuracy") == "linear"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +92,7 @@ def test_panels_are_those_of_the_paper(command, tmp_path):
         (("train", "digits-mlp", "--set", "lrr=1"), "did you mean 'lr'?"),
         (("train", "digits-mlp", "--set", "matrix=Beleif"), "did you mean 'Belief'?"),
         (("train", "digits-mlp", "--set", "lr"), "expected key=value"),
-        (("methods", "adan"), "did you mean 'adam'?"),
+        (("methods", "adamm"), "did you mean 'adam'?"),
         (("resume", "nothing"), "nothing holds no run"),
         (("plot", "nothing"), "nothing holds no run"),
     ],
@@ -110,11 +124,25 @@ def test_a_run_that_diverges_says_so(command):
     assert "not finite" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["train", "resume", "plot", "tasks", "methods", "compare", "worker"])
+COMMANDS = typer.main.get_command(app).commands
+FRAGMENT = re.compile(r"(Of|In|At|For|With|Whose|Where|Which|What|That|Those|Print it)\b")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_an_example(command, name):
     result = command(name, "--help")
     assert result.exit_code == 0
     assert re.search(rf"Example: +superadam {name}", result.stdout)
+
+
+def test_every_argument_and_option_says_what_it_is():
+    """In whole sentences that name the thing: "Seed of …", not "Of …, and …"."""
+    given = [p for c in (typer.main.get_command(app), *COMMANDS.values()) for p in c.params if p.name != "help"]
+    assert len(given) > 60
+    for parameter in given:
+        text = parameter.help or ""
+        assert re.match(r"[A-Z]\w*\b.* .*\.$", text, re.DOTALL), (parameter.name, text)
+        assert not FRAGMENT.match(text), (parameter.name, text)
 
 
 def test_tables_name_everything(command):

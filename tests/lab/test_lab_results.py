@@ -1,10 +1,9 @@
 """What docs/lab.md says of runs on real data."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import copies
 from superadam.lab.methods import PAPER
 from superadam.lab.settings import LAPTOP
 from superadam.lab.tasks import find
@@ -14,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_tables_are_those_of_the_runs():
     """Of the scale that `superadam train` has now, of every optimizer of the paper, with the settings it has now."""
-    subprocess.run([sys.executable, ROOT / "scripts" / "lab_results.py", "--check"], check=True)
+    copies.check(ROOT / "scripts" / "lab_results.py", "--check")
     results = json.loads((ROOT / "docs" / "data" / "lab_results.json").read_text())
     assert {"cifar10-resnet18", "wikitext2-lstm"} <= set(results)
     for task, found in results.items():

@@ -1,13 +1,12 @@
 """One process at a time writes into the folder of a run."""
 
 import json
-import subprocess
-import sys
 import threading
 
 import pytest
 from typer.testing import CliRunner
 
+import copies
 from superadam.checkpoint import disk
 from superadam.cli import app
 from superadam.lab import locks
@@ -38,8 +37,7 @@ def path(request, tmp_path, monkeypatch):
 @pytest.fixture
 def other(path):
     """Another process that holds it."""
-    command = [sys.executable, "-c", HOLD, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with copies.start("-c", HOLD, str(path), stdin=copies.PIPE, stdout=copies.PIPE) as process:
         process.stdout.readline()
         yield process
         process.kill()
@@ -77,7 +75,7 @@ def test_of_many_at_once_one_has_it(tmp_path):
 
     def work():
         done = 0
-        while done < 20:
+        while done < 60:
             lock = Lock(path)
             try:
                 lock.take()
@@ -96,6 +94,24 @@ def test_of_many_at_once_one_has_it(tmp_path):
         thread.join()
     assert set(most) == {1}
     assert not path.exists()
+
+
+def test_a_file_that_was_removed_while_it_is_looked_at_is_nobodys(tmp_path, monkeypatch):
+    """Its holder has let go; another one that looks has it locked, and will see that it is no more."""
+    path, tries = tmp_path / "lock", []
+
+    def once(file):
+        tries.append(file)
+        if len(tries) == 1:
+            path.unlink()
+            return False
+        return True
+
+    monkeypatch.setattr(locks, "locked", once)
+    lock = Lock(path)
+    lock.take()
+    assert json.loads(path.read_text()) == this()
+    lock.release()
 
 
 def test_what_stands_in_the_file_is_not_believed(path):

@@ -14,6 +14,7 @@ import torch
 from test_lab_runs import equal
 from typer.testing import CliRunner
 
+import copies
 from patience import ended
 from superadam.cli import app
 from superadam.lab.data import Images, batches
@@ -42,9 +43,11 @@ def started(*args):
 def by_two(tmp_path_factory):
     """The folder of all runs of sharers.py."""
     folder = tmp_path_factory.mktemp("two")
-    process = started(str(SHARERS), str(folder))
-    _, errors = ended(process)
-    assert process.returncode == 0, errors
+    # The store of torchrun's agent, which has found a free port.
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    env = {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    ranks = ({**env, "WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank} for rank in "01")
+    copies.wait_for_all(*[copies.start(SHARERS, folder, env=rank) for rank in ranks])
     return folder
 
 

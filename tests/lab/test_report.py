@@ -2,27 +2,17 @@
 
 import json
 import math
-import os
 import re
-from contextlib import contextmanager
 
 import pytest
+from browsing import opened, saved
 from studies import run, study
 
-from patience import HANGS
 from superadam.lab.comparison import report
 from superadam.lab.comparison.records import Plan, Results
+from superadam.lab.comparison.report import paper
+from superadam.lab.comparison.statistics import analyse
 
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 METHODS = {
     "adamw": 1.0,
     "sgd": 1.6,
@@ -156,33 +146,6 @@ def test_odd_studies_have_a_report(name, tmp_path):
 # ------------------------------------------------------------------------------------------------ in Chromium
 
 
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="the browser's tests need playwright")
-    if not os.path.exists(CHROMIUM):
-        pytest.skip(f"the browser's tests need {CHROMIUM}")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=1000 * HANGS)
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def opened(browser, path, width=1600, colors="light"):
-    """The page, which must have nothing to complain about and nothing to ask for."""
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=colors)
-    page.set_default_timeout(1000 * HANGS)
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(path.as_uri())
-    yield page
-    assert said == []
-    assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
-    page.close()
-
-
 @pytest.mark.parametrize("width", [380, 1600])
 @pytest.mark.parametrize("colors", ["light", "dark"])
 def test_page_fits_and_follows_the_colours(made, browser, width, colors):
@@ -197,6 +160,56 @@ def test_page_fits_and_follows_the_colours(made, browser, width, colors):
         assert (red < 60) == (other == "dark")
         inside = "[...document.querySelectorAll('figure svg text')].map(t => t.getBoundingClientRect())"
         assert page.evaluate(f"{inside}.every(b => b.left >= -1 && b.right <= innerWidth + 1)")
+
+
+HIDDEN = "[...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth + 1).length"
+
+
+def visible_hints(page):
+    """How many hints are seen, each within the window."""
+    hints = [hint for hint in page.locator(".hint").all() if hint.is_visible()]
+    boxes = [hint.bounding_box() for hint in hints]
+    assert all(b["x"] >= 0 and b["x"] + b["width"] <= page.viewport_size["width"] for b in boxes)
+    return len(hints)
+
+
+def test_every_column_is_seen_at_1600_pixels_and_a_narrow_window_says_that_there_are_more(made, browser):
+    last = "[...document.querySelectorAll('table')].map(t => t.rows[0].lastElementChild.getBoundingClientRect().right)"
+    with opened(browser, made[1] / "report.html", 1600) as page:
+        assert len(page.evaluate(last)) == 3
+        assert all(right <= 1600 for right in page.evaluate(last))
+        assert (page.evaluate(HIDDEN), visible_hints(page)) == (0, 0)
+        page.check('input[name="moment"][value="best"]')
+        assert all(right <= 1600 for right in page.evaluate(last))
+        page.set_viewport_size({"width": 380, "height": 900})
+        page.wait_for_selector(".hint:visible")
+        assert (page.evaluate(HIDDEN), visible_hints(page)) == (2, 2)
+    with opened(browser, made[1] / "report.html", 380) as page:
+        assert page.evaluate(f"Math.max(...{last})") > 380
+        assert (page.evaluate(HIDDEN), visible_hints(page)) == (2, 2)
+        assert "Scroll the table sideways" in page.locator(".hint").first.inner_text()
+        box = page.locator(".scroll").first
+        assert "more" in box.get_attribute("class")
+        box.evaluate("box => { box.scrollLeft = box.scrollWidth; }")
+        page.wait_for_function("!document.querySelector('.scroll').classList.contains('more')")
+
+
+def test_a_table_that_is_too_wide_for_any_window_has_the_hint_at_1600_pixels(browser, tmp_path):
+    results = study({"adamw": 1.0, "a": 0.5}, trials=3, rows=3)
+    for record in results.records:
+        for row in record.rows:
+            row |= {f"test_score_{i}": 0.5 for i in range(12)}
+    report.write(results, tmp_path)
+    with opened(browser, tmp_path / "report.html", 1600) as page:
+        assert (page.evaluate(HIDDEN), visible_hints(page)) == (1, 1)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1600
+
+
+@pytest.mark.parametrize(("seeds", "weight"), [(2, "400"), (5, "600")])
+def test_only_a_verdict_is_bold(browser, tmp_path, seeds, weight):
+    report.write(study({"adamw": 1.0, "a": 0.5}, seeds=seeds, rows=3), tmp_path)
+    with opened(browser, tmp_path / "report.html") as page:
+        assert page.locator(".headline").evaluate("e => getComputedStyle(e).fontWeight") == weight
 
 
 def test_switches_work(made, browser):
@@ -258,3 +271,46 @@ def test_odd_studies_open(name, browser, tmp_path):
     with opened(browser, tmp_path / "report.html", 380) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= 380
         assert not re.search(r"NaN|undefined|Infinity", page.evaluate("document.body.innerHTML.split('<script')[0]"))
+
+
+def test_every_chart_can_be_had_as_svg_png_and_csv(made, browser):
+    with opened(browser, made[1] / "report.html") as page:
+        found = {}
+        for chart in ("ratio-chart", "loss-chart", "profile-chart", "trial-chart"):
+            for kind in ("SVG", "PNG", "CSV"):
+                button = page.locator(f"#{chart} .exports button", has_text=kind)
+                name, found[chart, kind] = saved(page, button)
+                assert name == f"{chart}.{kind.lower()}"
+    for (chart, kind), content in found.items():
+        if kind == "SVG":
+            assert content.startswith(b"<svg")
+            assert b"AdaBelief" in content  # in the chart, or in its legend
+            assert b'class="cross"' not in content
+            assert b"var(--" not in content.replace(b'fill="none"', b"")
+        if kind == "PNG":
+            assert content.startswith(b"\x89PNG")
+            assert len(content) > 5000
+        if kind == "CSV":
+            assert content.count(b"\n") > 9, chart
+    assert b'"method","gradient evaluations","median","lowest","highest"' in found["loss-chart", "CSV"]
+
+
+def test_a_paragraph_for_a_paper_says_what_was_done(made):
+    for name in ("report.md", "report.html"):
+        text = (made[1] / name).read_text()
+        assert "For a paper" in text
+        assert "with tuned AdamW on digits" in text.replace("\\", "")
+        assert "Huang, Feihu and Li, Junyi and Huang, Heng" in text
+        assert "Power: with" in text
+
+
+def test_the_paragraph_for_a_paper_names_other_budgets_and_the_rule_about_the_chance_of_tuning():
+    found = study({"adamw": 1.0, "adam": 1.1})
+    said = paper.paragraph(found, analyse(found))
+    assert paper.CHANCE_OF_TUNING in said
+    assert "We also ran" not in said
+    found.plan.budgets = ["gradients", "epochs", "seconds"]
+    assert (
+        "We also ran the best options with the same number of batches for every method and with as many gradient "
+        "evaluations as the training time of AdamW allows, unless that was the same run."
+    ) in paper.paragraph(found, analyse(found))

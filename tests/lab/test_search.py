@@ -1,139 +1,140 @@
-"""The tables of the search in docs/results.md are those of docs/data/search, computed here by hand."""
+"""The tables of docs/search.md and of the locked tasks are those of docs/data/search, computed here by hand."""
 
 import json
 import math
-import subprocess
-import sys
+import re
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
 
+import copies
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "results.md").read_text()
+DATA = ROOT / "docs" / "data" / "search"
+NAME = "SUPER-ADAM⁺"
 
 
-def studies(name):
-    return json.loads((ROOT / "docs" / "data" / "search" / f"{name}.json").read_text())
+on_unseen_tasks = pytest.mark.parametrize("name", [path.stem for path in sorted(DATA.glob("locked*.json"))])
 
 
-def rows(name):
-    """The table of a round: its head, and its rows by their first cell."""
-    table = PAGE.split(f"<!-- search: {name} -->\n\n")[1].split("\n\n<!-- end -->")[0].splitlines()
+def rows(page, mark):
+    """A table: its head, and its rows by their first cell."""
+    text = (ROOT / "docs" / page).read_text()
+    table = text.split(f"<!-- {mark} -->\n\n")[1].split("\n\n<!-- end -->")[0].splitlines()
     head, _, *body = [[cell.strip(" *`") for cell in line.strip("|").split("|")] for line in table]
     return head[1:], {cells[0]: cells[1:] for cells in body}
 
 
-def ratio(study, task, method, baseline="adamw", seeds=None):
-    """The geometric mean over the seeds of the report; a run that did not end would be missing here."""
-    ends = {
-        (r["method"], r["seed"]): r["rows"][-1]["valid_loss"]
-        for r in study["records"]
-        if (r["task"], r["phase"], r["status"]) == (task, "report", "finished")
-    }
-    seeds = study["plan"]["report_seeds"] if seeds is None else seeds
-    return math.exp(fmean(math.log(ends[method, s] / ends[baseline, s]) for s in seeds))
+def reports(name):
+    """The runs of the report by task, method and seed."""
+    found = {}
+    for comparison in json.loads((DATA / f"{name}.json").read_text()):
+        for r in comparison["records"]:
+            if r["phase"] == "report" and r["status"] == "finished" and r["budget"] == "gradients":
+                found.setdefault(r["task"], {}).setdefault(r["method"], {})[r["seed"]] = r["rows"]
+    return found
 
 
-@pytest.mark.parametrize("name", ["parts", "combined"])
+def mean_ratio(ours, theirs):
+    return math.exp(fmean(math.log(ours[s][-1]["valid_loss"] / theirs[s][-1]["valid_loss"]) for s in theirs))
+
+
+ROUNDS = ["estimators", "matrices", "sides", "divisions", "iterates", "learning rates", "after the first test"]
+
+
+@pytest.mark.parametrize("name", ROUNDS)
 def test_the_tables_of_the_rounds_are_those_of_the_runs(name):
-    head, body = rows(name)
-    found = {task: study for study in studies(name) for task in study["plan"]["tasks"]}
-    assert head == [*found, "mean"]
-    for study in found.values():
-        assert set(study["plan"]["methods"]) == set(body)
+    head, body = rows("results.md" if name == "learning rates" else "search.md", f"round: {name}")
+    runs = reports(name)
+    assert head == [*runs, "mean"]
+    baseline = "SOAP" if name == "after the first test" else "AdamW"
     for method, cells in body.items():
-        ratios = [ratio(found[task], task, method) for task in found]
-        mean = math.exp(fmean(map(math.log, ratios)))
-        assert cells == [f"{r:.3f}" for r in (*ratios, mean)]
+        ratios = [mean_ratio(runs[task][method], runs[task][baseline]) for task in runs]
+        assert [cell.split()[0] for cell in cells[:-1]] == [f"{ratio:.3f}" for ratio in ratios]
+        assert cells[-1] == f"{math.exp(fmean(map(math.log, ratios))):.3f}"
     means = [float(cells[-1]) for cells in body.values()]
     assert means == sorted(means)
 
 
-def test_what_was_reported_is_what_was_best_on_other_seeds():
-    _, body = rows("combined")
-    best = next(iter(body))
-    (report,) = studies("report")
-    assert best == "transport, λ, β₂ = 0.99"
-    assert report["plan"]["compositions"].get("super_adam_plus", "super_adam_plus") == "super_adam_plus"
-    chosen_with = {
-        seed
-        for name in ("parts", "combined")
-        for study in studies(name)
-        for seed in (*study["plan"]["tuning_seeds"], *study["plan"]["report_seeds"])
-    }
-    assert chosen_with.isdisjoint(report["plan"]["report_seeds"])
+def test_the_locked_tasks_are_those_that_were_written_down_and_had_no_part_in_the_search():
+    after = "after the first test"
+    rounds = [path.stem for path in DATA.glob("*.json") if not path.stem.startswith("locked")]
+    searched = {task for name in rounds if name != after for task in reports(name)}
+    written = {}
+    for name in ("locked", "locked again"):
+        path = ROOT / "scripts" / f"{name.replace(' ', '_')}_tasks.py"
+        written[name] = set(re.findall(r'"(locked-\w+)"', path.read_text()))
+        assert len(written[name]) == 4
+        assert written[name].isdisjoint(searched)
+        if (DATA / f"{name}.json").exists():
+            assert set(reports(name)) == written[name]
+    assert written["locked"].isdisjoint(written["locked again"])
+    assert set(reports(after)) < written["locked"]
 
 
-HELD_OUT = ["wikitext2-transformer"]
-FIRST, LATER = range(300, 305), range(305, 320)
+@on_unseen_tasks
+def test_the_locked_losses_are_those_of_the_runs(name):
+    _, body = rows("results.md", f"{name} tasks")
+    runs = reports(name)
+    assert set(body) == set(runs)
+    for task, cells in body.items():
+        ratio = mean_ratio(runs[task][NAME], runs[task]["AdamW"])
+        number, direction = re.match(r"([\d.]+) % (lower|higher)", cells[0]).groups()
+        assert direction == ("lower" if ratio < 1 else "higher")
+        assert abs(float(number) - 100 * abs(ratio - 1)) < 0.6
 
 
-def of_report(name):
-    """The report's runs, their tasks and seeds: the first ones, and those that were run later."""
-    (report,) = studies("report")
-    tasks = report["plan"]["tasks"]
-    assert report["plan"]["report_seeds"] == [*FIRST, *LATER]
-    for again in studies("adamw again") if name == "report" else ():
-        (task,), old = again["plan"]["tasks"], report["records"]
-        mine = [r for r in old if (r["task"], r["method"]) == (task, "adamw")]
-        both = [[r for r in runs if r["phase"] == "report" and r["seed"] in LATER] for runs in (mine, again["records"])]
-        before, after = (math.prod(r["rows"][-1]["valid_loss"] for r in runs) for runs in both)
-        assert [len(runs) for runs in both] == [len(LATER)] * 2
-        if after < before:
-            report["records"] = [r for r in old if r not in mine] + again["records"]
-    return report, *(([t for t in tasks if t not in HELD_OUT], FIRST) if name == "first" else (tasks, LATER))
+@on_unseen_tasks
+def test_the_locked_gradients_are_those_of_the_runs(name):
+    """The geometric mean over the seeds of what both need to AdamW's median final loss, to the grid of the rows."""
+    _, body = rows("results.md", f"{name} tasks")
+    runs = reports(name)
+    for task, cells in body.items():
+        target = median(rows[-1]["valid_loss"] for rows in runs[task]["AdamW"].values())
+
+        def reached(rows, target=target):
+            there = [row["gradient_evaluations"] for row in rows if row["valid_loss"] <= target]
+            return there[0] if there else None
+
+        ours = [reached(rows) for rows in runs[task][NAME].values()]
+        if None in ours:
+            assert cells[1].startswith("∞")
+            continue
+        theirs = [reached(rows) or rows[-1]["gradient_evaluations"] for rows in runs[task]["AdamW"].values()]
+        ratio = math.exp(fmean(math.log(a / b) for a, b in zip(ours, theirs, strict=True)))
+        assert abs(math.log(float(cells[1].split()[0]) / ratio)) < 0.25  # rows are a twelfth of a run apart
 
 
-@pytest.mark.parametrize("name", ["report", "first"])
-def test_the_verdict_is_that_of_the_runs(name):
-    report, tasks, seeds = of_report(name)
-    head, body = rows(name)
-    methods = report["plan"]["methods"][1:]
-    together = f"all {len(tasks)}"
-    assert list(body) == [*tasks, together]
-    assert head[:2] == [f"{m}: final loss" for m in methods]
-    for i, method in enumerate(methods):
-        found = {task: ratio(report, task, method, seeds=seeds) for task in tasks}
-        found[together] = math.prod(found.values()) ** (1 / len(tasks))
-        for task, r in found.items():
-            percent = abs(100 * (r - 1))
-            shown = f"{percent:.0f}" if percent >= 9.95 else f"{percent:.1f}"
-            assert body[task][i].startswith(f"{shown} % {'lower' if r < 1 else 'higher'} ("), (task, method)
+def test_the_claims_about_learning_rates_are_those_of_the_table():
+    _, body = rows("results.md", "sensitivity")
+    ours, theirs, default = zip(*([float(cell.rstrip(" %")) for cell in cells] for cells in body.values()), strict=True)
+    assert (len(body), sum(f >= 4 for f in ours), sum(f >= 4 for f in theirs)) == (8, 3, 2)
+    assert (sum(d <= 10 for d in default), sum(d <= 13 for d in default)) == (5, 7)
 
 
-@pytest.mark.parametrize(("row", "name"), [("5 first seeds", "first"), ("15 later seeds", "report")])
-def test_the_ranks_are_those_of_the_runs(row, name):
-    report, tasks, seeds = of_report(name)
-    ends = {}
-    for r in report["records"]:
-        if r["phase"] == "report" and r["task"] in tasks and r["seed"] in seeds:
-            ends.setdefault((r["task"], r["seed"]), {})[r["method"]] = r["rows"][-1]["valid_loss"]
-    blocks = [sorted(losses, key=losses.get) for losses in ends.values()]
-    assert len(blocks) == len(tasks) * len(seeds)
-    means = [fmean(block.index(m) + 1 for block in blocks) for m in report["plan"]["methods"]]
-    critical = 2.344 * math.sqrt(3 * 4 / (6 * len(blocks)))  # q at 0.05 for three methods: Demšar 2006, table 5
-    cells = rows("ranks")[1][row]
-    assert cells[:4] == [f"{value:.2f}" for value in (*means, critical)]
-    assert cells[-1] == str(len(blocks))
+def test_the_claims_of_the_pages_are_those_of_the_second_test():
+    _, overall = rows("results.md", "locked again")
+    _, tasks = rows("results.md", "locked again tasks")
+    _, gradients, seconds = overall[NAME]
+    results, readme, choosing, index = (
+        (ROOT / page).read_text() for page in ("docs/results.md", "README.md", "docs/choosing.md", "docs/index.md")
+    )
+    for page in (readme, choosing):
+        assert f"gradients {gradients}, seconds {seconds}" in page
+    value, low, high = re.findall(r"[\d.]+", gradients)
+    for page in (readme, results):
+        assert f"{value} of the gradients" in page
+        assert f"95 % interval {low} to {high}" in page
+    assert f"{value} of AdamW's gradients on four held-out tasks" in index
+    changes = sorted(float(re.match(r"([\d.]+) % lower", cells[0])[1]) for cells in tasks.values())
+    assert f"lower on all four, by {changes[0]:.0f} % to {changes[-1]:.0f} %" in results
+    first = [cells[0] for cells in rows("results.md", "locked tasks")[1].values()]
+    assert sum("lower (" in cell for cell in first) == 3
+    assert "lower on three, 9 % higher on one" in readme
+    assert [cell.split(" %")[0] for cell in first if "higher (" in cell] == ["9.3"]
 
 
-def test_the_ranks_of_the_tasks_are_those_of_their_means():
-    report, tasks, seeds = of_report("report")
-    methods = report["plan"]["methods"]
-    ranks = []
-    for task in tasks:
-        means = {m: ratio(report, task, m, seeds=seeds) for m in methods}
-        ranks.append([sorted(means.values()).index(means[m]) + 1 for m in methods])
-    cells = rows("ranks")[1]["means of the tasks"]
-    assert cells[:3] == [f"{fmean(column):.2f}" for column in zip(*ranks, strict=True)]
-    assert cells[3] == f"{2.344 * math.sqrt(3 * 4 / (6 * len(tasks))):.2f}"
-
-
-def test_the_first_search_is_remembered_right():
-    (first,) = studies("first")
-    assert f"{100 * (1 - ratio(first, 'pydoc-lstm', 'nesterov')):.1f} % lower loss on `pydoc-lstm`" in PAGE
-
-
-def test_the_script_would_write_the_same_page():
-    subprocess.run([sys.executable, ROOT / "scripts" / "search.py", "--check"], check=True)
+@pytest.mark.parametrize("script", ["search.py", "locked.py", "sensitivity.py", "partial.py"])
+def test_the_pages_are_up_to_date(script):
+    copies.check(ROOT / "scripts" / script, "--check")

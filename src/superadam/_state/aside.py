@@ -1,4 +1,4 @@
-"""Gradients that are taken aside, so that training does not notice: what `probe` and `Monitor` have in common."""
+"""Gradients for `probe` and `Monitor`, taken so that training does not notice."""
 
 from __future__ import annotations
 
@@ -27,13 +27,9 @@ def aside(modules: Iterable[nn.Module], loader: object) -> Iterator[Replay]:
 
 
 def gradients(loss: Tensor, params: Sequence[Tensor], source: str, hint: str = "") -> tuple[Tensor | None, ...]:
-    """Those of a loss, past `p.grad`; None where it does not depend on the parameter.
+    """The gradients of a loss, not by way of `p.grad`; None for a parameter that it does not depend on.
 
-    Args:
-        loss: what a function of the user's has returned.
-        params: all of them.
-        source: the name of that function, for errors.
-        hint: what else may be wrong if the loss depends on none.
+    For errors, `source` names the user's function that has returned the loss, and `hint` says what else may be wrong.
     """
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
         raise TypeError(

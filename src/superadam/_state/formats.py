@@ -1,8 +1,8 @@
-"""States of older versions, in today's form.
+"""Checkpoints of older versions, in today's format.
 
-Before iterates were parts of their own, and phases had names, a state said by which keys it had where a step stood: the
-γ of a pending move (negative: none is pending, or there is no g either), g unless it was forgotten. SdLBFGS kept each
-vector of its history under a name.
+They had no phases: the keys of a state said where a step stood. `gamma` was that of a pending move, or negative if none
+was pending; `g` was missing after a restart. Iterates were estimators, and SdLBFGS kept each vector of its history
+under a name.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from superadam._state.phases import PENDING, READY, RESTARTED, START
 
 __all__ = ["current", "with_iterate"]
 
-# In place of the γ of a pending move: there is none; nor is there a g.
+# Instead of the γ of a pending move: no move is pending; and there is no g either.
 NO_MOVE, NO_G = -1.0, -2.0
 
 
 def current(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A `state_dict` of this version or of an older one, in today's form; what was given is not changed."""
+    """A `state_dict` of this or an older version, in today's format. The argument is not changed."""
     groups, states = [], dict(state_dict["state"])
     for group in state_dict["param_groups"]:
         if "matrix" in group and "iterate" not in group:
@@ -33,7 +33,7 @@ def current(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_iterate(options: dict[str, Any]) -> dict[str, Any]:
-    """Options in which iterates are parts of their own: they were estimators once."""
+    """Options with an iterate, from those of a version in which iterates were estimators."""
     estimator = options.get("estimator")
     kind = estimator["type"] if isinstance(estimator, dict) else estimator
     if kind in ("Transport", "transport"):

@@ -1,4 +1,4 @@
-"""Loading a state: refused if it belongs to another composition, and in the dtypes it was saved in."""
+"""Loading a checkpoint: refused if it belongs to another composition; in the dtypes that it was saved in."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from superadam._state import options
-from superadam._state.plans import Plan
+from superadam._state.owners import restored
+from superadam._state.plans import GroupPlan
 from superadam._state.sharding import like
-from superadam._step.view import real, state_dtype
+from superadam._step.view import real
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
@@ -20,15 +21,16 @@ if TYPE_CHECKING:
 
 
 def known_state(parts: Composition, p: Tensor) -> set[str]:
-    """What the state of a parameter may hold: what its parts keep, and the optimizer's own."""
+    """The keys that the state of a parameter may have."""
     own = {"step", "phase", "gamma", "master", "number", "root"}
-    return own.union(parts.names(p), parts.matrix.scalars)
+    aside = {f"aside_{name}" for name in ("x", "master", *parts.iterate.buffers)}  # after opt.eval()
+    return own.union(parts.names(p), parts.scalars, parts.iterate.numbers, aside)
 
 
 def rejoined(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A dict that `torch.distributed.checkpoint.load` has filled in, without the detour of its numbers.
+    """A state dict that `torch.distributed.checkpoint.load` has filled in, with its numbers where they belong.
 
-    It loads tensors in place, but writes what is none under "0" where the dict says 0.
+    torch loads tensors in place, but numbers of the parameter 0 under "0".
     """
     state = state_dict["state"]
     astray = {str(i) for i in state if isinstance(i, int)} & state.keys()
@@ -38,7 +40,7 @@ def rejoined(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def watched(opt: ComposedOptimizer) -> Iterator[None]:
-    """See the dict that torch loads, after the user's own hooks, and refuse it before anything is changed."""
+    """Check the dict that torch loads inside the `with`, after the user's own hooks and before anything changes."""
     loaded: dict[str, Any] = {}
 
     def look(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -69,15 +71,15 @@ Names = Sequence[Sequence[str] | None]
 
 
 def _bare(names: Sequence[str]) -> list[str]:
-    """The names without those of wrappers, if they are as different as before."""
+    """The names without those of wrappers, unless two would become equal."""
     bare = [".".join(part for part in name.split(".") if part not in WRAPPERS) for name in names]
     return bare if len(set(bare)) == len(bare) else list(names)
 
 
 def by_name(state_dict: dict[str, Any], there: Names, here: Names) -> dict[str, Any]:
-    """An optimizer's `state_dict`, with the parameters of each group in the order of their names here.
+    """A `state_dict` with the parameters of each group in the order of the names here: torch pairs them by position.
 
-    torch pairs parameters by position. A group without names on one side is left as it is.
+    A group without names on one side is left as it is.
     """
     groups = []
     for i, (group, theirs, mine) in enumerate(zip(state_dict["param_groups"], there, here, strict=False)):
@@ -120,7 +122,7 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                     f"The checkpoint belongs to another composition: group {i} has {name}={theirs} there and "
                     f"{name}={mine} here. Construct the optimizer as it was when the checkpoint was saved."
                 )
-        plan = Plan({**options.normalised({**opt.defaults, **saved}), "params": group["params"]})
+        plan = GroupPlan({**options.normalised({**opt.defaults, **saved}), "params": group["params"]})
         for index, p in zip(saved["params"], group["params"], strict=False):
             _check_state(plan.of(p), p, index, state_dict["state"].get(index, {}))
 
@@ -133,7 +135,7 @@ def _check_state(parts: Composition, p: Tensor, index: Any, state: dict[str, Any
             f"{', '.join(sorted(known))} are known. Was it saved by another optimizer?"
         )
     shapes: dict[str, Any] = {name: slot.shape for name, slot in parts.slots(real(p)).items()}
-    shapes |= {"master": real(p).shape, "root": parts.root_shape(p) or (), **dict.fromkeys(parts.matrix.scalars, ())}
+    shapes |= {"master": real(p).shape, "root": parts.root_shape(p) or (), **dict.fromkeys(parts.scalars, ())}
     for name in shapes.keys() & state.keys():
         if tuple(state[name].shape) != tuple(shapes[name]):
             raise ValueError(
@@ -143,21 +145,26 @@ def _check_state(parts: Composition, p: Tensor, index: Any, state: dict[str, Any
 
 
 def keep_dtypes(opt: ComposedOptimizer, loaded: dict[str, Any]) -> None:
-    """Undo torch's cast of every state tensor to its parameter's dtype, and share no memory with the checkpoint."""
+    """Load the state tensors in their own dtypes, where torch has cast them to the parameter's, and as copies."""
     for group, saved in zip(opt.param_groups, loaded["param_groups"], strict=True):
-        plan = Plan(group)
+        plan = opt._new_plan(group)
         gammas: dict[Hashable, Tensor] = {}
         for index, p in zip(saved["params"], group["params"], strict=True):
-            shaped = {*plan.of(p).names(p), "master", "root"}  # scalars and gamma have dtypes of their own
+            factors = plan.factors(p)
+            shaped = {*plan.of(p).names(p), "master", "root"}  # scalars have a dtype of their own
             for name, value in loaded["state"].get(index, {}).items():
                 if name == "step":
                     opt.state[p]["step"] = _step(value, p, group["capturable"])
                 elif isinstance(value, Tensor):
-                    value = value.detach().to(p.device, state_dtype(p) if name in shaped else value.dtype, copy=True)
+                    dtype = plan.dtype(p, name) if name in {*shaped, "gamma"} else value.dtype
+                    value = value.detach().to(p.device, dtype, copy=True)
                     whole = name in shaped and value.shape == p.shape
-                    if name == "gamma":  # one tensor where it was one: moves with it are taken together
+                    if name == "gamma":  # shared again by the parameters that move together
                         value = gammas.setdefault((float(value), value.dtype, value.device), value)
-                    opt.state[p][name] = like(value, p) if whole or name == "root" else value
+                    if name in factors:
+                        opt.state[p][name] = restored(value, p, plan.places[p])
+                    else:
+                        opt.state[p][name] = like(value, p) if whole or name == "root" else value
 
 
 def _step(value: int | Tensor, p: Tensor, capturable: bool) -> int | Tensor:

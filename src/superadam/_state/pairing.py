@@ -1,46 +1,47 @@
-"""Whether the two gradients of a batch are a pair: of the same batch, and unchanged. Found out in the first batches.
+"""Checks in the first batches that the two gradients of a batch are a pair: of the same batch, and not changed since.
 
-Line 11 takes their difference. If they differ by more than the move from x_{t-1} to x_t, no noise cancels in it.
+Line 11 takes their difference. Noise cancels in it only if they differ by nothing but the move from x_{t-1} to x_t.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
+from superadam._state.messages import warn
 from superadam._state.sharding import local
 
-__all__ = ["Pairing"]
+__all__ = ["Pairing", "UsedGradients"]
 
-# Batches that are watched. The host looks after each on a CPU; on an accelerator, which it waits for, after the last.
+# How many batches are watched. On a CPU results are read after each; on an accelerator after the last, to wait once.
 WATCHED = 10
 
 
 class Pairing:
     """Watches the first batches, and warns once of what it finds.
 
-    The first batch finds x where it is: evaluated twice, it must give the same gradient twice. From the second batch
-    on, one parameter is watched for what happens to its gradient between `backward` and `step`: both gradients of a
-    batch must be scaled by the same factor, or by one that a `GradScaler` may have changed, by a power of two.
+    The first batch is evaluated twice at the same point: the gradients must be equal. From the second batch on, the
+    gradient of one parameter is watched between `backward` and `step`. In both evaluations it may only be scaled, and
+    by the same factor, up to a power of two (of a `GradScaler`).
     """
 
     def __init__(self) -> None:
-        self.batches = 0  # that have begun
-        self._watched = False  # whether this one is
-        self._first: list[tuple[Tensor, Tensor]] = []
-        self.compared = False  # two gradients at one point
-        self._apart: Tensor | None = None  # ‖difference‖ / ‖gradient‖ of two evaluations at one point
-        self._witness: weakref.ref[Tensor] | None = None
-        self._told = False  # that they differ by a factor
+        self.batches = 0  # how many have begun
+        self._watched = False  # whether to watch this batch
+        self.compared = False  # whether two gradients at one point have been compared, or are about to be
+        self._first: list[tuple[Tensor, Tensor]] = []  # the first of these two, by parameter
+        self._apart: Tensor | None = None  # ‖difference‖ / ‖gradient‖ of the two
+        self._witness: weakref.ref[Tensor] | None = None  # the parameter whose gradient is watched
         self._raw: dict[str, Tensor] = {}  # its gradient as `backward` has left it
-        self._factors: list[Tensor] = []  # of the evaluations of this batch
+        self._factors: list[Tensor] = []  # by which it was scaled since, in the evaluations of this batch
         self._octaves: list[Tensor] = []  # log2 of the ratio of the two factors of a batch
+        self._warned = False  # of two different factors
 
     def begin(self, *, watched: bool) -> None:
         """A batch begins."""
@@ -50,10 +51,10 @@ class Pairing:
 
     @property
     def watching(self) -> bool:
-        return self._watched and self.batches <= WATCHED and not self._told
+        return self._watched and self.batches <= WATCHED and not self._warned
 
     def keep(self, params: list[Tensor]) -> bool:
-        """These gradients will come again, of the same batch at the same point. Asked for once only."""
+        """Keep these gradients: the next evaluation is of the same batch at the same point. False except once."""
         if self.compared or not self.watching:
             return False
         self.compared = True
@@ -62,7 +63,7 @@ class Pairing:
 
     @torch.no_grad()
     def compare(self) -> None:
-        """The gradients are there again."""
+        """Compare the gradients with those that were kept."""
         if self._first:
             apart = [grad if p.grad is None else local(p.grad) - grad for p, grad in self._first]
             self._apart = _norm(apart) / _norm([grad for _, grad in self._first])
@@ -70,19 +71,19 @@ class Pairing:
 
     @torch.no_grad()
     def arrived(self, params: list[Tensor]) -> None:
-        """An evaluation is done, and `step` has its gradients, before a scale is taken off them."""
+        """`step` has the gradients of an evaluation, and has not unscaled them yet."""
         if self._witness is None:
             self._watch(params)
             return
         p, raw = self._witness(), self._raw.pop("grad", None)
         if p is not None and p.grad is not None and raw is not None:
-            # <grad, sign(raw)> / <raw, sign(raw)>, in which no square underflows
+            # ⟨grad, sign(raw)⟩ / ⟨raw, sign(raw)⟩: no square that could underflow
             self._factors.append((p.grad.float() * raw.float().sign()).sum() / raw.float().abs().sum())
 
     def _watch(self, params: list[Tensor]) -> None:
-        """Choose the smallest parameter, whose gradient costs next to nothing to keep."""
+        """Watch the smallest parameter: a copy of its gradient costs next to nothing."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return  # DDP writes the mean over the processes into a gradient, after `backward` has left it
+            return  # DDP changes a gradient after `backward`, to the mean over the processes
         able = [
             p
             for p in params
@@ -108,19 +109,18 @@ class Pairing:
             self._unhook()
         found = [t for t in (self._apart, *self._octaves) if t is not None]
         if found and (last or found[0].device.type == "cpu"):
-            self._look()
+            self._report()
 
-    def _look(self) -> None:
+    def _report(self) -> None:
         apart, self._apart = self._apart, None
-        if apart is not None and apart > 0.01:  # not if it is NaN: gradients that are zero, or not finite
-            warnings.warn(
+        if apart is not None and apart > 0.01:  # NaN, of gradients that are zero or not finite, is not
+            warn(
                 "The two evaluations of the first batch, at the same point, have given two gradients that differ by "
                 f"{float(apart):.0%}. With tau > 0 both must see the same batch, and start from cleared gradients "
                 "(opt.zero_grad() in each turn of a `twice` loop). Does the closure (or the body of the loop) "
                 "fetch a batch, or draw from a torch.Generator of its own? Fetch the batch before "
                 "step(closure), or loop over `superadam.twice(loader)`, and set such a generator to the same state "
-                "in both evaluations.",
-                stacklevel=6,
+                "in both evaluations."
             )
         octaves, self._octaves = self._octaves, []
         if octaves and self._witness is not None:
@@ -129,14 +129,25 @@ class Pairing:
             worst = max((x for x in map(float, octaves) if math.isfinite(x)), key=_off, default=0.0)
             if _off(worst) > tolerance:
                 self._unhook()
-                self._told = True
-                warnings.warn(
+                self._warned = True
+                warn(
                     "The two gradients of a batch were changed between backward() and step(), one by "
                     f"{2**worst:.4g} times the factor of the other: clip_grad_norm_, or a trainer's gradient_clip_val "
                     "or max_grad_norm? With tau > 0 line 11 takes their difference, which must be one of gradients of "
-                    "the same function. Switch this clipping off, and give the optimizer clip=, which bounds g_t.",
-                    stacklevel=6,
+                    "the same function. Switch this clipping off, and give the optimizer clip=, which bounds g_t."
                 )
+
+
+class UsedGradients:
+    """The gradients that the last step has used, so that the next step can tell newer ones from them."""
+
+    def __init__(self, params: Iterable[Tensor] = ()) -> None:
+        grads = [p.grad for p in params if p.grad is not None]
+        self._versions: MutableMapping[Tensor, int] = WeakIdKeyDictionary({grad: grad._version for grad in grads})
+
+    def newer(self, params: Iterable[Tensor]) -> Tensor | None:
+        """A parameter with a gradient that was not used yet, if there is one."""
+        return next((p for p in params if p.grad is not None and self._versions.get(p.grad) != p.grad._version), None)
 
 
 def _off(octave: float) -> float:

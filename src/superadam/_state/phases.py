@@ -1,6 +1,6 @@
-"""Where the algorithm stands for a parameter: under "phase" in its state, by one of these names.
+"""The phases: where the algorithm stands for a parameter, kept as "phase" in its state.
 
-They are numbers because torch.distributed.checkpoint saves no words.
+They are numbers because torch.distributed.checkpoint saves no strings.
 
 START ──gradient──▶ READY ◀──flush── PENDING ──q──▶ BETWEEN ──gradient──▶ PENDING
                       │                                  │
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 START = 0
-"""Its state is there, and no gradient has been taken in."""
+"""The state exists, and no gradient has been taken in."""
 READY = 1
 """g_t and H_t are there, and x is where the next gradient is taken."""
 PENDING = 2

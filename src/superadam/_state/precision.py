@@ -1,29 +1,49 @@
-"""Updates of low-precision parameters that are too small for them.
+"""`rounding`: updates that are too small for low-precision parameters.
 
-A bfloat16 has eight bits: 1 - 10⁻³ is 1 again. With rounding to nearest, an update of less than half a unit in the last
-place is lost, however often it comes. Either keep x in float32 beside the parameters (`"master"`), or round up or down
+A bfloat16 has eight bits: 1 - 10⁻³ is rounded to 1. Rounding to nearest loses every update of less than half a unit in
+the last place, however often it comes. Either keep x in float32 beside the parameters (`"master"`), or round up or down
 at random, such that the mean is right (`"stochastic"`):
 
 $$\\Pr(\\text{up}) = \\frac{x - \\lfloor x \\rfloor}{\\lceil x \\rceil - \\lfloor x \\rfloor}$$
 
-The random bits are a hash of the parameter's number, its step count and the position in it: no generator is used, so
-that a resumed run takes the same steps, all processes of DDP do, and those of FSDP2 do whatever their number.
+The random bits are a hash of the parameter's number, its step count and the position in it, and no generator is used.
+So a resumed run takes the same steps, and so do all processes of DDP, and those of FSDP2 whatever their number.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from superadam._state.sharding import local, positions
-from superadam._step.view import View, each, join, real, state_dtype
+from superadam._step.tensors import Scalar
+from superadam._step.view import Line, Sums, View, each, join, real, state_dtype
 
-__all__ = ["ROUNDINGS", "objection", "precisely", "prepare", "stochastic"]
+__all__ = ["ROUNDINGS", "objection", "precisely", "prepare", "round_after", "round_state", "stochastic"]
 
 ROUNDINGS = ("nearest", "stochastic", "master")
+
+
+def round_after(line: Line, s: View, gamma: Scalar) -> Sums:
+    """Run a line on a bound view, which has the tensors of a `narrow` state in float32, and round them."""
+    sums = line(s, gamma)
+    round_state(s, line.__name__)
+    return sums
+
+
+def round_state(s: View, after: str) -> None:
+    """Write the tensors of a `narrow` state, which a bound view has in float32, back into the state."""
+    for p, state, *wide in zip(s.params, s.states, *(each(getattr(s, name)) for name in s.narrow), strict=True):
+        bits = None
+        for k, (name, new) in enumerate(zip(s.narrow, wide, strict=True)):
+            # 32 bits at a time, for two tensors. Lines that follow each other may have the same step count.
+            bits = _random(p, state, zlib.crc32(f"{after} {k}".encode())) if bits is None else bits >> 16
+            local(state[name]).copy_(stochastic(new, bits & 0xFFFF))
+            bits = None if k % 2 else bits
 
 
 def _matters(group: dict[str, Any], p: Tensor) -> bool:
@@ -31,7 +51,7 @@ def _matters(group: dict[str, Any], p: Tensor) -> bool:
 
 
 def objection(group: dict[str, Any], p: Tensor) -> str | None:
-    """Why a parameter cannot be rounded so, if it cannot."""
+    """Why a parameter cannot be rounded so, or None."""
     if not _matters(group, p):
         return None
     if group["differentiable"]:
@@ -42,19 +62,21 @@ def objection(group: dict[str, Any], p: Tensor) -> str | None:
 
 
 def prepare(group: dict[str, Any], p: Tensor, state: dict[str, Any], number: int) -> None:
-    """What a parameter must keep: x in float32, or its number, for the random bits."""
-    if not _matters(group, p):
-        return
-    if group["rounding"] == "master" and "master" not in state:
+    """Add to the state what rounding needs: x in float32, or the parameter's number, for the random bits."""
+    matters = _matters(group, p)
+    if matters and group["rounding"] == "master" and "master" not in state:
         state["master"] = real(p).detach().to(state_dtype(p))
-    if group["rounding"] == "stochastic" and "number" not in state:
+    narrow = group["state_dtype"] is not None and state_dtype(p) is torch.float32
+    at_random = narrow or (matters and group["rounding"] == "stochastic")
+    if at_random and "number" not in state:
         state["number"] = number
 
 
 def precisely(s: View, change: Callable[[], None]) -> None:
-    """Apply a change of `s.x`: in float32, and then rounded, where that has been asked for."""
+    """Apply a change of `s.x`; where `rounding` asks for it, in float32, and round afterwards."""
     if s.group["rounding"] == "nearest" or not _matters(s.group, s.params[0]):
-        return change()
+        change()
+        return
     master, narrow = s.group["rounding"] == "master", s.x
     if master:
         wide = [_up_to_date(local(state["master"]), x) for state, x in zip(s.states, each(narrow), strict=True)]
@@ -65,11 +87,10 @@ def precisely(s: View, change: Callable[[], None]) -> None:
     s.x = narrow
     for p, x, new, state in zip(s.params, each(narrow), wide, s.states, strict=True):
         x.copy_(new if master else stochastic(new, _bits(p, state)))
-    return None
 
 
 def _up_to_date(master: Tensor, x: Tensor) -> Tensor:
-    """What the user has changed in x since, as by loading weights, holds."""
+    """The master copy, with the coordinates of x that the user has changed since (by loading weights, say)."""
     return master.copy_(torch.where(master.to(x.dtype) == x, master, x.to(master.dtype)))
 
 
@@ -79,14 +100,23 @@ def stochastic(x: Tensor, bits: Tensor) -> Tensor:
     >>> stochastic(torch.tensor([1.001, 1.001, 1.0]), torch.tensor([0, 65535, 65535]))
     tensor([1.0000, 1.0078, 1.0000], dtype=torch.bfloat16)
     """
-    cut = ((x.view(torch.int32) + bits.to(torch.int32)) & ~0xFFFF).view(torch.float32)
+    cut = (x.view(torch.int32) + bits.to(torch.int32)).bitwise_and_(~0xFFFF).view(torch.float32)
     return torch.where(x.isfinite(), cut, x).to(torch.bfloat16)
 
 
 def _bits(p: Tensor, state: dict[str, Any]) -> Tensor:
-    """16 bits for every coordinate that is here."""
-    seed = _mixed(_mixed(state["step"]) + state["number"])
-    return cast(Tensor, _mixed(positions(p) ^ seed)) & 0xFFFF
+    """16 random bits for every coordinate that this process holds."""
+    return _random(p, state) & 0xFFFF
+
+
+def _random(p: Tensor, state: dict[str, Any], salt: int = 0) -> Tensor:
+    """32 random bits for every coordinate, of p or of the piece of it that begins at `offset`."""
+    seed = _mixed(_mixed(state["step"]) + state["number"] + salt)
+    x: Tensor = (positions(real(p)) + state.get("offset", 0)).to(torch.int32)
+    x.bitwise_xor_(seed.to(torch.int32) if isinstance(seed, Tensor) else _signed(seed))
+    for factor in (0x7FEB352D, 0x45D9F3B, 1):  # the products wrap around, and a shift copies the sign
+        x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(factor)
+    return x
 
 
 def _mixed(x: Any) -> Any:
@@ -96,3 +126,8 @@ def _mixed(x: Any) -> Any:
     for factor in (0x7FEB352D, 0x45D9F3B, 0x6C8E9CF5):
         x = (((x >> 16) ^ x) * factor) & 0xFFFFFFFF
     return (x >> 16) ^ x
+
+
+def _signed(x: int) -> int:
+    """The int32 that has these bits."""
+    return x - (1 << 32) if x >> 31 else x

@@ -1,21 +1,21 @@
-"""Methods of the literature under their own options: which parts `betas` or `momentum` make, and what becomes of g.
+"""Methods of the literature that keep options of their own, such as `betas` or `momentum`, in the param groups.
 
-A param group of such a method holds its options beside its parts, `group["betas"]`, where torch's schedulers
-(OneCycleLR, CyclicLR) and others write. `group["method"]` says which options the parts were made of: where the two
-differ, the parts follow before the next step.
+torch's schedulers (OneCycleLR, CyclicLR) write into `group["betas"]` and `group["momentum"]`. `group["method"]` says of
+which options the parts were made. Where the two differ, `follow` makes the parts again before the next step.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from superadam._state.messages import warn
 from superadam._state.parts import Part
 from superadam._state.phases import START, UNESTIMATED, forget
+from superadam._step.tensors import compiled_step
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
@@ -32,8 +32,8 @@ class Recipe(NamedTuple):
     parts: Callable[..., Parts]
     """The parts by the names of `SuperAdam`'s options, given the method's."""
     scale: Callable[..., Any] | None
-    """g_t over the average that the method itself keeps, given t and the options: the average stays when they change. 0
-    where the method keeps none."""
+    """g_t divided by the average that the method itself keeps, given t and the options; 0 if it keeps none. When an
+    option changes, the average stays."""
     twin: Twin | None
     """The optimizer of torch that the method equals."""
 
@@ -44,7 +44,7 @@ RECIPES: dict[str, Recipe] = {}
 def recipe(
     name: str, *, scale: Callable[..., Any] | None = None, twin: Twin | None = None
 ) -> Callable[[Callable[..., Parts]], Callable[..., Parts]]:
-    """Make a function from options to parts known as the recipe of a method."""
+    """Register a function from options to parts as the recipe of a method."""
 
     def known(parts: Callable[..., Parts]) -> Callable[..., Parts]:
         RECIPES[name] = Recipe(parts, scale, twin)
@@ -54,7 +54,7 @@ def recipe(
 
 
 def view(method: dict[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:
-    """What a group holds of its method, unless the schedule is not the method's: then its β₁ would mean nothing."""
+    """What a group keeps of its method; nothing if the schedule is another one, for which its β₁ has no meaning."""
     if method is None:
         return {}
     mine = RECIPES[method["type"]].parts(**method["options"])
@@ -62,7 +62,7 @@ def view(method: dict[str, Any] | None, options: dict[str, Any]) -> dict[str, An
 
 
 def follow(opt: ComposedOptimizer) -> None:
-    """Let the parts, and g, follow the options of a method that were changed since the last step."""
+    """Make the parts again, and scale g, where options of a method were changed since the last step."""
     for group in opt.param_groups:
         method = group.get("method")
         if method is not None and not method["options"].items() <= group.items():
@@ -73,21 +73,27 @@ def _follow(opt: ComposedOptimizer, group: dict[str, Any], method: dict[str, Any
     recipe, before = RECIPES[method["type"]], method["options"]
     now = {name: group[name] for name in before}
     made, wanted = recipe.parts(**before), recipe.parts(**now)
-    for name in wanted:
+    changed = ", ".join(n for n in now if now[n] != before[n])
+    if made.keys() != wanted.keys() and any(opt.state.get(p, {}).get("phase", START) != START for p in group["params"]):
+        raise ValueError(
+            f"{changed} of a param group was changed, which asks for other parts, and they for another state: change "
+            f"it before the first step, or make the optimizer with a {changed} that is not 0"
+        )
+    for name in made.keys() & wanted.keys():
         if made[name] != wanted[name] and not _same(group[name], made[name]):
-            changed = ", ".join(n for n in now if now[n] != before[n])
             raise ValueError(
                 f"{changed} of a param group was changed, but its {name} is not the one that {method['type']} makes of "
                 f"it: change group[{name!r}] instead, or leave {changed} as it was"
             )
+    compiled_step.set(False)  # it would be another kernel in every step of a schedule
     if group["compile"] and opt.state:
-        warnings.warn(
+        warn(
             "A change of the options of a method asks for a new compiled kernel, which takes seconds: these parameters "
-            "go on without compile=True. With OneCycleLR or CyclicLR, cycle_momentum=False keeps it.",
-            stacklevel=2,
+            "go on without compile=True. With OneCycleLR or CyclicLR, cycle_momentum=False keeps it."
         )
         group["compile"] = False
-    group.update({name: wanted[name].spec() for name in wanted if made[name] != wanted[name]})
+    group.update(dict.fromkeys(made.keys() - wanted.keys()))
+    group.update({name: part.spec() for name, part in wanted.items() if made.get(name) != part})
     group["method"] = {**method, "options": now}
     if recipe.scale is not None and _averages(group):
         _rescale(opt, group, recipe.scale, before, now)
@@ -98,9 +104,11 @@ def _same(choice: object, part: Part) -> bool:
 
 
 def _averages(group: dict[str, Any]) -> bool:
-    """Whether g_t is a multiple of an average of gradients, and of nothing else."""
+    """Whether g_t is a multiple of an average of gradients."""
     estimator = group["estimator"]
-    return group["tau"] == 0 and (estimator is None or estimator["type"] in ("Corrected", "Recursive"))
+    return group["tau"] == 0 and (
+        estimator is None or estimator["type"] in ("Corrected", "Nesterov", "Recursive", "TwoAverages")
+    )
 
 
 @torch.no_grad()
@@ -123,7 +131,7 @@ def _rescale(
         old, new = scale(t, **before), scale(t, **now)
         if not isinstance(old, Tensor) and old == 0:
             forget(state)  # the average begins with the next gradient
-        elif on_device or group["differentiable"]:  # what autograd has saved must not be written into
+        elif on_device or group["differentiable"]:  # not in place: autograd may have saved g
             factor = torch.where(t > 0, new / old, 1.0) if isinstance(old, Tensor) else new / old
             state["g"] = state["g"] * factor
         elif new != old:
@@ -133,8 +141,8 @@ def _rescale(
 
 
 def adopt(opt: ComposedOptimizer, saved: list[dict[str, Any]]) -> None:
-    """Groups from checkpoints that are older than this module have got the options that `opt` was made with. Keep them
-    if they are those of their parts."""
+    """Groups of checkpoints from before there were recipes got the options that `opt` was made with. Delete these
+    options where they do not belong to the loaded parts."""
     for group, theirs in zip(opt.param_groups, saved, strict=True):
         method = group.get("method")
         if method is not None and "method" not in theirs:

@@ -1,4 +1,4 @@
-"""What a step refuses, before it changes anything: gradients and parameters that its lines cannot run on."""
+"""What a step refuses before it changes anything: gradients, parameters and matrices that it cannot work with."""
 
 from __future__ import annotations
 
@@ -9,47 +9,54 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from superadam._state.sharding import local, over_ranks, sharding
+from superadam._state import owners
+from superadam._state.sharding import Sharding, local, over_ranks, sharding
 from superadam._step.tensors import dot, tracing
 from superadam._step.view import View, each, real, state_dtype
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
-    from superadam._state.plans import Plan
+    from superadam._state.plans import GroupPlan
 
-__all__ = ["check_finite", "check_gradients", "check_matrix", "check_shapes", "left_out"]
+__all__ = [
+    "NotFiniteError",
+    "check_agreement",
+    "check_finite",
+    "check_gradients",
+    "check_left_out",
+    "check_matrix",
+    "check_shapes",
+    "finite",
+    "waits",
+]
 
-# A matrix that makes a mistake makes it in its first steps.
+# How many steps of a user's matrix are checked: a wrong one is wrong from the start.
 WATCHED_STEPS = 3
+LOOK_EVERY = 10  # steps after which the host asks a device whether gradients were left out
 
 
-def _named(opt: ComposedOptimizer) -> Iterator[tuple[Plan, Tensor, int, int]]:
-    for i, plan in enumerate(opt._plans_of_now()):
+class NotFiniteError(ValueError):
+    """A gradient that was refused, with its batch."""
+
+
+def waits(x: Tensor) -> bool:
+    """Whether the host would have to wait for the value of a tensor."""
+    return x.device.type != "cpu"
+
+
+def _named(opt: ComposedOptimizer) -> Iterator[tuple[GroupPlan, Tensor, int, int]]:
+    for i, plan in enumerate(opt._current_plans()):
         for j, p in enumerate(plan.group["params"]):
             yield plan, p, i, j
 
 
-def _name(plan: Plan, i: int, j: int) -> str:
+def _name(plan: GroupPlan, i: int, j: int) -> str:
     names = plan.group.get("param_names")
     return str(names[j]) if names else f"{j} of group {i}"
 
 
-def left_out(opt: ComposedOptimizer, loss: object) -> bool:
-    """Whether the closure left this batch out on purpose: no gradient, and no loss to take one of.
-
-    Lightning does so in the last pass of its SWA, and where `training_step` returns None. A closure that forgets
-    `backward` is not meant: it leaves no gradient in the first step, or returns a loss that could be differentiated.
-    """
-    if any(p.grad is not None for group in opt.param_groups for p in group["params"]):
-        return False
-    if loss is not None and (not opt.state or (isinstance(loss, Tensor) and loss.requires_grad)):
-        return False
-    opt.gradient_evaluations -= 1
-    return True
-
-
 def check_gradients(opt: ComposedOptimizer) -> None:
-    """Every gradient is dense and as large as its parameter; with two gradients per batch there is at least one."""
+    """Refuse gradients that are sparse or of another shape; with two gradients per batch, refuse to have none."""
     seen = False
     for plan, p, i, j in _named(opt):
         if p.grad is None:
@@ -73,18 +80,31 @@ def check_gradients(opt: ComposedOptimizer) -> None:
         )
 
 
-def check_shapes(opt: ComposedOptimizer) -> None:
-    """Every parameter has the shape and the precision that its state was made for.
+def check_agreement(opt: ComposedOptimizer) -> None:
+    """Refuse, on all processes, a gradient that only some have, where one of them owns the matrix of the parameter.
 
-    A kernel would write beyond the end of the other.
+    The messages to the owner are as long as what is sent: without this they would wait for each other, or mix it up.
     """
+    have = owners.have_gradients(opt._places)
+    for plan, p, i, j in _named(opt):
+        if p in have and 0 < have[p] < (size := opt._places[p].group.size()):
+            here = "has none" if p.grad is None else "has one"
+            raise RuntimeError(
+                f"Parameter {_name(plan, i, j)} has a gradient on {have[p]} of {size} processes (this one {here}), and "
+                f"one of them works on its matrix for all. Give it a gradient on all of them (DDP does, with "
+                "find_unused_parameters=True; zeros, where it was not used), or on none."
+            )
+
+
+def check_shapes(opt: ComposedOptimizer) -> None:
+    """Refuse parameters whose shape or precision is not that of their state: a kernel would write beyond its end."""
     for plan, p, i, j in _named(opt):
         state = opt.state.get(p)
         if not state:
             continue
-        expected = plan.of(p).slots(real(p))
+        expected = plan.slots(p)
         for name in expected.keys() & state.keys():
-            was, now = (tuple(state[name].shape), state[name].dtype), (tuple(expected[name].shape), state_dtype(p))
+            was, now = (tuple(state[name].shape), state[name].dtype), (tuple(expected[name].shape), plan.dtype(p, name))
             if was != now:
                 raise RuntimeError(
                     f"Parameter {_name(plan, i, j)} has shape {tuple(p.shape)} and is {p.dtype}, but its state was "
@@ -94,31 +114,88 @@ def check_shapes(opt: ComposedOptimizer) -> None:
 
 
 def check_finite(opt: ComposedOptimizer) -> None:
-    """Where line 9 looks at its input anyway, every gradient is finite, and so is its square, of which H_t is made.
+    """Refuse gradients that are not finite, or whose squares are not, with a set, a penalty or factors of H_t.
 
-    Without a set or a penalty, numbers that are not finite spread, as in torch.optim: a look waits for the device.
+    Line 9 would have no answer on a set, and a factor would never forget. All other numbers that are not finite spread,
+    as in torch.optim: a check would wait for the device. For factors it does not wait either, see `finite`.
     """
-    for plan, p, i, j in _named(opt):
+    _check_for_factors(opt)
+    for plan, p, i, j in () if all([plan.free for plan in opt._plans]) else _named(opt):
         looks = [part for part in plan.parts[-2:] if part is not None]
-        if not looks or p.grad is None or (p.device.type != "cpu" and all(part.separable for part in looks)):
+        if not looks or p.grad is None or (waits(p) and not any(part.waits for part in looks)):
             continue
         grad = real(local(p.grad))
-        largest = torch.linalg.vector_norm(grad, math.inf) if grad.numel() else grad.new_zeros(())
+        # Not vector_norm(grad, inf), which takes twenty times as long.
+        largest = torch.stack(torch.aminmax(grad)).abs().amax() if grad.numel() else grad.new_zeros(())
         size = float(over_ranks(largest, sharding(p), "max"))
         limit = 0.1 * math.sqrt(torch.finfo(state_dtype(p)).max)
         if not size <= limit:
-            raise ValueError(
+            raise NotFiniteError(
                 f"The gradient of parameter {_name(plan, i, j)} is not finite, or too large: its largest element is "
                 f"{size:g}, and {looks[0]} allows {limit:.0g}. This batch is dropped, and training can go on with the "
                 "next one."
             )
 
 
-def check_matrix(s: View) -> None:
-    """In its first steps, a matrix that is not ours makes an H that is positive definite.
+@torch.no_grad()
+def _check_for_factors(opt: ComposedOptimizer) -> None:
+    """Refuse what would make a factor of H_t infinite, or not a number, where the host sees it without waiting."""
+    squares: dict[Sharding, list[Tensor]] = {}
+    for layout in (layout for plan in opt._plans for layout in plan.layouts or ()):
+        if layout.parts.matrix.has_factors and not waits(layout.params[0]):
+            grads = [p.grad for p in layout.params if p.grad is not None]
+            if not layout.plain:
+                grads = [real(local(grad)).to(state_dtype(grad)) for grad in grads]
+            if grads:  # all of one shape
+                norm = torch.linalg.vector_norm(torch.stack(grads) if len(grads) > 1 else grads[0])
+                squares.setdefault(sharding(layout.params[0]), []).append(norm.square().double())
+    if all([math.isfinite(float(over_ranks(torch.stack(of).sum(), how))) for how, of in squares.items()]):
+        return
+    for plan, p, i, j in _named(opt):
+        if p.grad is None or not plan.of(p).matrix.has_factors or waits(p):
+            continue
+        square = torch.linalg.vector_norm(real(local(p.grad)).to(state_dtype(p))).square()
+        if not math.isfinite(float(over_ranks(square, sharding(p)))):
+            raise NotFiniteError(
+                f"The gradient of parameter {_name(plan, i, j)} is not finite, or its square is not: the factors of "
+                f"{plan.of(p).matrix} would never forget it. This batch is dropped, and training can go on with the "
+                "next one. If every batch is so, look at the loss, or lower lr."
+            )
 
-    Later ones are not looked at: that would wait for the device.
+
+def finite(s: View, batch: Tensor) -> Tensor:
+    """What H_t and the step of a matrix with factors may see: zeros in place of matrices that are not finite.
+
+    Where the host would wait, nothing is refused: the device leaves them out, and `check_left_out` tells of it later.
     """
+    if s.layout is None or not s.matrix.has_factors or not waits(batch):
+        return batch
+    usable = torch.linalg.vector_norm(batch, dim=(-2, -1), keepdim=True).isfinite()
+    s.layout.left_out = s.layout.left_out + usable.logical_not().sum()
+    return torch.where(usable, batch, 0.0)
+
+
+def check_left_out(s: View) -> None:
+    """Say that gradients were left out on the device: every tenth step, as it waits."""
+    step = s.states[0]["step"]
+    if type(step) is int and step % LOOK_EVERY == 0 and bool(s.layout.left_out > 0):
+        s.layout.left_out = 0
+        shapes = ", ".join(sorted({str(tuple(p.shape)) for p in s.params}))
+        raise RuntimeError(
+            f"{type(s.matrix).__name__}: in the last {LOOK_EVERY} steps a gradient of shape {shapes}, or its square, "
+            "was not finite. It was left out: the factors of H_t are finite, and these parameters have not moved "
+            "along it. opt.restart() forgets g_t and goes on from here; a GradScaler, or a look at the loss, keeps "
+            "such batches out."
+        )
+
+
+def _direction(s: View) -> Tensor:
+    """H⁻¹g of a matrix of each tensor."""
+    return s.tensors(s.matrix.solve(s, s.matrices(s.estimate))) if s.direction is None else s.direction
+
+
+def check_matrix(s: View) -> None:
+    """Refuse an H of a user's matrix that is not positive definite. As it waits for the device, in few steps only."""
     step = s.states[0]["step"]
     if tracing.get() or type(s.matrix).__module__.startswith("superadam."):
         return
@@ -129,7 +206,8 @@ def check_matrix(s: View) -> None:
     elif s.matrix.scope == "all" and s.direction is not None:
         return  # `solve_jointly` has looked
     else:
-        product = float(dot(s.matrix.solve(s, s.g), s.g))
+        solved = s.matrix.solve(s, s.estimate) if s.matrix.scope == "all" else _direction(s)
+        product = float(over_ranks(dot(solved, s.estimate), s.sharding))
         wrong = None if product >= 0 else f"gᵀH⁻¹g is {product:g}"
     if wrong is not None:
         raise RuntimeError(

@@ -1,88 +1,46 @@
-"""Two gradients of one batch: the same ξ, in full.
+"""The same ξ twice: what an evaluation of a batch depends on besides the samples, kept and brought back.
 
-∇f(x_t; ξ) - ∇f(x_{t-1}; ξ) has little variance only if both gradients see the same samples, the same dropout masks,
-the same augmentation. `Replay` remembers what a batch is besides its samples: the states of the random generators and
-the buffers of modules (BatchNorm's statistics, spectral norm's vectors), so that the second evaluation starts where
-the first did.
+∇f(x_t; ξ) - ∇f(x_{t-1}; ξ) has little variance only if both gradients see the same samples, dropout masks and
+augmentation. So the second evaluation starts from the same states of the random generators, and from the same buffers
+of all modules that it runs (BatchNorm's statistics, spectral norm's vectors).
 """
 
 from __future__ import annotations
 
-import itertools
 import random
+import re
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
-from weakref import WeakSet
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
+from typing_extensions import Self
 
-from superadam._state.accumulation import seen_by_accelerate
-from superadam._state.buffers import Buffers, is_due
+from superadam._state.messages import warn
 from superadam._state.sharding import local
 
-__all__ = ["Half", "Replay", "Used", "put_back", "twice"]
-
-T = TypeVar("T")
-
-
-class _Thread(threading.local):
-    """What is of one thread alone."""
-
-    def __init__(self) -> None:
-        self.halves: list[Half] = []  # that its `twice` loops are in, innermost last
-        self.batches = 0  # of its `twice` loops, since an optimizer was made
-        self.optimizers = 0  # that there were when it last looked
-        self.acts = 0
-
-
-here = _Thread()
-_lock = threading.Lock()
-_acts = _registered = 0
-_told = False  # of threads that draw from the same generators
-# The optimizers that may be in a `twice` loop, so that it can restore the buffers of their modules.
-_optimizers: WeakSet[Any] = WeakSet()
-
-
-def _act() -> int:
-    """This thread takes or sets the states of the generators. How often have others, so far?"""
-    global _acts
-    with _lock:
-        _acts += 1
-        here.acts += 1
-        return _acts - here.acts
-
-
-@contextmanager
-def put_back(params: Iterable[Tensor]) -> Iterator[None]:
-    """Parameters may be moved inside the `with`: after it they hold what they held before."""
-    before = [(local(p), local(p).detach().clone()) for p in params]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for p, x in before:
-                p.copy_(x)
+__all__ = ["Buffers", "Modules", "Replay", "generators_of", "is_due", "put_back"]
 
 
 class Replay:
     """What the first evaluation of a batch starts from; `restore` brings it back for the second.
 
-    Covers torch's default generators (the CPU's and, once a device is in use, every device's), Python's `random`,
+    It covers torch's default generators (the CPU's and, once a device is in use, every device's), Python's `random`,
     NumPy's global generator, and the buffers of `modules`. A `torch.Generator` of your own is yours to reset.
 
-    These generators are those of all threads. Where another thread has taken or set their states in the meantime, and
-    random numbers were drawn, `restore` and `check` warn.
+    All threads share these generators. `restore` and `check` warn if another thread has read or set their states in
+    the meantime and random numbers were drawn.
     """
 
     def __init__(self, modules: Iterable[nn.Module] = ()) -> None:
-        self._others = _act()
+        self._others = _accesses_by_others()
         self._cpu = torch.get_rng_state()
         self._devices: list[Tensor] = []
         if torch.accelerator.is_available() and getattr(_accelerator(), "is_initialized", lambda: True)():
@@ -102,13 +60,13 @@ class Replay:
         self.buffers.restore()
 
     def plain(self) -> dict[str, Any]:
-        """The generators as plain data, for a checkpoint."""
+        """The states of the generators as plain data, for a checkpoint."""
         numpy = None if self._numpy is None else [self._numpy[0], self._numpy[1].tolist(), *self._numpy[2:]]
         return {"cpu": self._cpu, "devices": self._devices, "python": self._python, "numpy": numpy}
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> Self:
-        """From plain data. Only generators that exist here: a run from a GPU can be looked at without one."""
+        """From plain data. Generators that this machine lacks are left out: a run on a GPU can be read without one."""
         then = cls()
         then._cpu, then._python = saved["cpu"], saved["python"]
         then._devices = saved["devices"][: len(then._devices)]
@@ -116,29 +74,28 @@ class Replay:
         return then
 
     def check(self) -> None:
-        """Warn, once in a process, if other threads have had to do with the numbers drawn since the last call.
+        """Warn, once in a process, if other threads have used the generators since the last call and some have drawn.
 
-        Whose numbers they were cannot be known: it may be that no evaluation draws any.
+        Which thread has drawn is not known: perhaps no evaluation draws any number.
         """
-        global _told
-        others = _act()
+        global _warned
+        others = _accesses_by_others()
         crowded, self._others = others != self._others, others
-        if crowded and not _told and self._drawn():
+        if crowded and not _warned and self._drawn():
             with _lock:
-                if _told:
+                if _warned:
                     return
-                _told = True
-            warnings.warn(
+                _warned = True
+            warn(
                 "Two threads evaluate batches at two points at the same time, and random numbers were drawn meanwhile. "
                 "All threads draw from the same generators: where an evaluation draws (dropout), the second of a batch "
                 "does not see the masks of the first. Run each training in a process of its own, or use "
                 "step(closure), and hold one lock, the same in all threads, around it and whatever else draws.",
                 RuntimeWarning,
-                stacklevel=5,
             )
 
     def _drawn(self) -> bool:
-        """Whether a generator is no longer where it was."""
+        """Whether the state of a generator has changed."""
         now = Replay()
         pairs = zip([self._cpu, *self._devices], [now._cpu, *now._devices], strict=False)  # a device may be new
         numpy = self._numpy is not None and any(map(_differ, self._numpy, now._numpy or ()))
@@ -150,8 +107,27 @@ def _differ(a: Any, b: Any) -> bool:
     return bool((a != b).any()) if hasattr(a, "any") else bool(a != b)
 
 
+class _Thread(threading.local):
+    accesses = 0
+
+
+_lock = threading.Lock()
+_own = _Thread()
+_accesses = 0  # of all threads to the states of the generators
+_warned = False  # of threads that draw from the same generators
+
+
+def _accesses_by_others() -> int:
+    """Count an access of this thread to the generators, and return how often other threads have had one so far."""
+    global _accesses
+    with _lock:
+        _accesses += 1
+        _own.accesses += 1
+        return _accesses - _own.accesses
+
+
 def generators_of(loader: object) -> list[torch.Generator]:
-    """The generators of its own that a DataLoader draws from."""
+    """The `torch.Generator`s that a DataLoader and its samplers were given."""
     owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
     drawn = (getattr(owner, "generator", None) for owner in (*owners, getattr(owners[-1], "sampler", None)))
     return list(dict.fromkeys(g for g in drawn if isinstance(g, torch.Generator)))
@@ -163,149 +139,127 @@ def _accelerator() -> Any:
     return torch.get_device_module(accelerator)
 
 
-class Used:
-    """The gradients that the last step has used, so that the next can tell what has been added up since."""
-
-    def __init__(self, params: Iterable[Tensor] = ()) -> None:
-        grads = [p.grad for p in params if p.grad is not None]
-        self._versions: MutableMapping[Tensor, int] = WeakIdKeyDictionary({grad: grad._version for grad in grads})
-
-    def newer(self, params: Iterable[Tensor]) -> Tensor | None:
-        """A parameter whose gradient has come since, if there is one."""
-        return next((p for p in params if p.grad is not None and self._versions.get(p.grad) != p.grad._version), None)
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """One batch of a `twice` loop. Only its identity matters."""
+@contextmanager
+def put_back(params: Iterable[Tensor]) -> Iterator[None]:
+    """A `with` after which the parameters hold what they held before."""
+    before = [(local(p), local(p).detach().clone()) for p in params]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for p, x in before:
+                p.copy_(x)
 
 
-@dataclass(frozen=True)
-class Half:
-    """What `twice` tells an optimizer's `step()`: which batch, which of its two evaluations, and how far that is."""
-
-    batch: Batch
-    second: bool
-    done: int = 1  # micro-batches of this evaluation that have been yielded
-    size: int = 1  # micro-batches that make up the batch
-    replay: Replay | None = field(default=None, compare=False)  # of this batch
+# A warning of torch.compile about hooks on all modules. Ours is removed before the compiled code runs.
+_OF_COMPILE = ("ignore", re.compile("Using `torch.compile"), UserWarning, None, 0)
 
 
-def register(optimizer: Any) -> None:
-    global _registered
-    with _lock:
-        _optimizers.add(optimizer)
-        _registered += 1
+def is_due(batch: int) -> bool:
+    """Whether to look for new modules in this batch (from 1): in batches 1, 2, 4, 8, … The total cost vanishes."""
+    return batch & (batch - 1) == 0
 
 
-def current() -> Half | None:
-    """The half-step that the innermost `twice` loop of this thread is in."""
-    return here.halves[-1] if here.halves else None
+class Modules:
+    """Modules with buffers, held weakly."""
+
+    def __init__(self) -> None:
+        self._known: MutableMapping[nn.Module, None] = WeakIdKeyDictionary()
+
+    def add(self, modules: Iterable[nn.Module]) -> None:
+        for module in modules:
+            self._known[module] = None
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(list(self._known))
 
 
-class Turns(Iterator[T]):
-    """The turns of a `twice` loop."""
+class Buffers:
+    """Copies of the buffers of modules.
 
-    def __init__(self, loader: Iterable[T], accumulate: int) -> None:
-        self._place: list[Half] = []  # shared with the generator, which must not hold this object itself
-        self._turns = _turns(loader, accumulate, self._place)
-
-    def __next__(self) -> T:
-        return next(self._turns)
-
-    def close(self) -> None:
-        """End the loop here, for those who take its turns by `next`."""
-        self._turns.close()
-
-    def _half(self) -> Half:
-        if not self._place:
-            raise RuntimeError("A `twice` loop knows where it is only while it runs: ask inside of it.")
-        return self._place[0]
-
-    @property
-    def complete(self) -> bool:
-        """Whether this is the last micro-batch of an evaluation, after which `step()` is to be called."""
-        return self._half().done == self._half().size
-
-    @property
-    def size(self) -> int:
-        """The number of micro-batches that make up this batch: `accumulate`, or what the loader had left."""
-        return self._half().size
-
-
-def twice(loader: Iterable[T], accumulate: int = 1) -> Turns[T]:
-    """Every batch of `loader` two times, the second time with the generators where they were the first time.
-
-    For training loops that call `step()` without a closure while τ > 0. Each turn is a half-step: the first evaluates
-    the gradient at x_{t-1} and moves to x_t, the second evaluates it at x_t.
-
-    >>> from superadam import SuperAdam
-    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Dropout(0.5))
-    >>> opt = SuperAdam(model, tau=1.0)
-    >>> for batch in twice([torch.ones(2, 3), torch.zeros(2, 3)]):
-    ...     model(batch).square().mean().backward()
-    ...     opt.step()
-    ...     opt.zero_grad()
-    >>> opt.flush()
-    >>> opt.gradient_evaluations
-    4
-
-    With `accumulate` = n, n micro-batches of the loader make up a batch: they come one after the other at one point,
-    and then again at the other. `complete` says when `step()` is due, and `size` how many there are (less than n if the
-    loader ends). All n are kept meanwhile.
-
-    >>> micro_batches = [torch.full((1, 3), float(i)) for i in range(5)]
-    >>> turns = twice(micro_batches, accumulate=3)
-    >>> for batch in turns:
-    ...     (model(batch).square().mean() / turns.size).backward()
-    ...     if turns.complete:
-    ...         opt.step()
-    ...         opt.zero_grad()
-    >>> opt.gradient_evaluations
-    8
-
-    Args:
-        loader: batches, or micro-batches.
-        accumulate: how many micro-batches make up a batch.
+    An optimizer knows the module that it was given. A closure may run others: a generator through a discriminator, a
+    model of which only the parameters were given. `watch` finds them by a hook on all modules, and copies their
+    buffers before they run first.
     """
-    if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
-        raise ValueError(f"Invalid accumulate: {accumulate!r} (expected a whole number of micro-batches, at least 1)")
-    return Turns(loader, accumulate)
+
+    def __init__(self, modules: Iterable[nn.Module] = ()) -> None:
+        self._kept: list[tuple[nn.Module, str, Tensor, Tensor]] = []
+        self._seen: dict[int, nn.Module] = {}
+        self._left: dict[tuple[int, str], Tensor | None] = {}
+        for module in modules:
+            self.keep(module)
+
+    def keep(self, module: nn.Module) -> bool:
+        """Copy the buffers of a module and of those in it. Return whether it is new here."""
+        if id(module) in self._seen:
+            return False
+        with torch.no_grad():
+            for owner in module.modules():
+                if id(owner) not in self._seen:
+                    self._seen[id(owner)] = owner
+                    for name, buffer in owner._buffers.items():
+                        if buffer is not None:
+                            self._kept.append((owner, name, buffer, buffer.clone()))
+        return True
+
+    def ran(self, module: nn.Module) -> None:
+        """Note which tensors are the buffers of a module after it has run."""
+        for owner in module.modules():
+            self._left.update({(id(owner), name): buffer for name, buffer in owner._buffers.items()})
+
+    def owners(self) -> list[nn.Module]:
+        return list({id(owner): owner for owner, *_ in self._kept}.values())
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            for owner, name, buffer, value in self._kept:
+                if isinstance(owner, torch.jit.ScriptModule):  # it cannot have been given other tensors
+                    buffer.copy_(value)
+                    continue
+                now = owner._buffers.get(name)
+                if now is not buffer and now is not self._left.get((id(owner), name), now):
+                    continue  # torch.func.functional_call lent it this buffer while it ran
+                buffer.copy_(value)
+                owner._buffers[name] = buffer  # some modules assign a new tensor instead of writing into the old
+
+    @contextmanager
+    def watch(self, wanted: bool = True) -> Iterator[None]:
+        """Copy the buffers of all modules that this thread runs inside the `with`, if `wanted`."""
+        if not wanted:
+            yield
+            return
+        hook = _Hook(self)
+        warnings.filters.insert(0, _OF_COMPILE)  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            hook.remove()
+            if _OF_COMPILE in warnings.filters:
+                warnings.filters.remove(_OF_COMPILE)  # type: ignore[attr-defined]
 
 
-def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator[T, None, None]:
-    samples = iter(loader)
-    while micro_batches := list(itertools.islice(samples, accumulate)):
-        batch, replay, met, due = Batch(), Replay(), Buffers(), _is_due()
-        with _lock:
-            optimizers = list(_optimizers)
-        kept = [(opt, Buffers(opt._buffered())) for opt in optimizers if opt.two_point]
-        for second in (False, True):
-            if second:
-                replay.restore()
-                inside = [(opt, buffers) for opt, buffers in kept if opt._open_batch is batch]  # that are in this loop
-                for opt, buffers in inside:
-                    buffers.restore()
-                    opt._met.add(met.owners())
-                if inside:
-                    met.restore()
-            with met.watch(due and not second):
-                for i, micro_batch in enumerate(micro_batches):
-                    half = Half(batch, second, i + 1, len(micro_batches), replay)
-                    place[:] = [half]
-                    halves = here.halves  # those of this thread, whichever it is that ends the loop
-                    halves.append(half)
-                    try:
-                        with seen_by_accelerate(loader, half.done == half.size, accumulate):
-                            yield micro_batch
-                    finally:
-                        halves.remove(half)
-                        place.clear()
+class _Hook:
+    """Calls `keep` before the first run of every module of this thread, and `ran` after each run."""
 
+    def __init__(self, buffers: Buffers) -> None:
+        self.buffers, self.thread = buffers, threading.get_ident()
+        self.on_all = register_module_forward_pre_hook(self.before)
+        self.on_one: list[RemovableHandle] = []
 
-def _is_due() -> bool:
-    """Whether to look which modules the next batch of this thread's `twice` loops runs."""
-    if here.optimizers != _registered:
-        here.optimizers, here.batches = _registered, 0
-    here.batches += 1
-    return is_due(here.batches)
+    def before(self, module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling() or threading.get_ident() != self.thread:
+            return
+        if self.buffers.keep(module) and not isinstance(module, torch.jit.ScriptModule):  # it takes no hook
+            self.on_one.append(module.register_forward_hook(self.after, always_call=True))
+        if "_orig_mod" in module._modules:  # of torch.compile: it would compile the hook too, and again without it
+            self.on_all.remove()
+
+    def after(self, module: nn.Module, args: Any, output: Any) -> None:
+        if threading.get_ident() == self.thread:
+            self.buffers.ran(module)
+            if "_orig_mod" in module._modules:
+                self.on_all = register_module_forward_pre_hook(self.before)
+
+    def remove(self) -> None:
+        for handle in (self.on_all, *self.on_one):
+            handle.remove()

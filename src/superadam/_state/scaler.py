@@ -1,7 +1,7 @@
-"""`torch.amp.GradScaler`: gradients that come multiplied by a scale, and steps that are void if one of them overflowed.
+"""`torch.amp.GradScaler`: gradients that are multiplied by a scale, and steps that are skipped after an overflow.
 
-The scaler hands both over to `step()`, as the attributes `grad_scale` and `found_inf` of the optimizer, for the time of
-the call. `grad_scale` is None if the user has called `scaler.unscale_`.
+While it calls `step()`, the scaler sets two attributes of the optimizer. `grad_scale` is the scale, or None if the user
+has called `scaler.unscale_`. `found_inf` is larger than 0 if a gradient has overflowed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["under_scaler", "undone", "unscale"]
 
 
 def under_scaler(opt: ComposedOptimizer) -> bool:
-    """Whether it is a scaler that calls `step`."""
+    """Whether a scaler calls `step`."""
     return getattr(opt, "found_inf", None) is not None
 
 
 @torch.no_grad()
 def unscale(opt: ComposedOptimizer) -> Tensor | None:
-    """Divide the gradients by the scale, in place as `GradScaler.unscale_` does. A number > 0 if they are not finite.
+    """Divide the gradients by the scale, in place as `GradScaler.unscale_` does.
 
-    None if no scaler is in use.
+    Return `found_inf`, which is larger than 0 if they are not finite; None if no scaler is in use.
     """
     if not under_scaler(opt):
         return None
@@ -50,7 +50,7 @@ def unscale(opt: ComposedOptimizer) -> Tensor | None:
 
 @contextmanager
 def undone(opt: ComposedOptimizer, where: Tensor) -> Iterator[None]:
-    """Undo what is done inside if `where` > 0, without the host's having to know. Needs a copy of x and the state."""
+    """Undo what is done in the `with` if `where` > 0, without waiting for the device. Copies x and the state."""
     opt.init_state()
     params = [p for group in opt.param_groups for p in group["params"]]
     tensors = [local(p) for p in params if p in opt.state]

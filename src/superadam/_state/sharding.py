@@ -1,7 +1,7 @@
 """Parameters of which every process holds a part: `DTensor`s, as FSDP2's `fully_shard` makes them.
 
-What works coordinate by coordinate runs on this process's part as if it were all of it. What is summed over all of x is
-summed here first, and then once over the processes.
+What works coordinate by coordinate runs on the part of this process as if it were the whole. Sums over all of x are
+taken over this part first, and then once over the processes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from superadam._state.parts import Part
 __all__ = [
     "Sharding",
     "gathered",
+    "is_dtensor",
     "joined",
     "like",
     "local",
@@ -34,7 +35,7 @@ Key = TypeVar("Key", bound=Hashable)
 Sharding = tuple[Any, tuple[int, ...]] | None
 
 
-def _is_dtensor(x: Tensor) -> bool:
+def is_dtensor(x: Tensor) -> bool:
     if type(x) in (Tensor, torch.nn.Parameter):
         return False
     module = sys.modules.get("torch.distributed.tensor")  # whoever has a DTensor has imported it
@@ -43,13 +44,13 @@ def _is_dtensor(x: Tensor) -> bool:
 
 def local(x: Tensor) -> Tensor:
     """What this process holds of x."""
-    part: Tensor = x.to_local() if _is_dtensor(x) else x  # type: ignore[attr-defined]
+    part: Tensor = x.to_local() if is_dtensor(x) else x  # type: ignore[attr-defined]
     return part
 
 
 def sharding(x: Tensor) -> Sharding:
     """How x is cut into parts, if it is."""
-    if not _is_dtensor(x):
+    if not is_dtensor(x):
         return None
     mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
     cut = tuple(i for i, place in enumerate(placements) if not place.is_replicate() and mesh.size(i) > 1)
@@ -57,8 +58,8 @@ def sharding(x: Tensor) -> Sharding:
 
 
 def like(x: Tensor, p: Tensor) -> Tensor:
-    """x, cut as p is."""
-    if not _is_dtensor(p) or _is_dtensor(x):
+    """x, sharded as p is."""
+    if not is_dtensor(p) or is_dtensor(x):
         return x
     from torch.distributed.tensor import distribute_tensor
 
@@ -66,8 +67,8 @@ def like(x: Tensor, p: Tensor) -> Tensor:
 
 
 def joined(part: Tensor, shape: torch.Size, p: Tensor) -> Tensor:
-    """A tensor of `shape`, cut as p is, of which `part` is what this process holds."""
-    if not _is_dtensor(p):
+    """A tensor of `shape`, sharded as p is, of which this process holds `part`."""
+    if not is_dtensor(p):
         return part
     from torch.distributed.tensor import DTensor
 
@@ -77,7 +78,7 @@ def joined(part: Tensor, shape: torch.Size, p: Tensor) -> Tensor:
 
 
 def gathered(part: Tensor, p: Tensor) -> Tensor:
-    """All of a tensor like p, of which this process holds `part`."""
+    """The whole of a tensor like p, of which this process holds `part`."""
     if sharding(p) is None:
         return part
     whole: Tensor = joined(part, p.shape, p).full_tensor()  # type: ignore[attr-defined]
@@ -99,9 +100,9 @@ def share(whole: Tensor, p: Tensor) -> Tensor:
 
 
 def positions(x: Tensor) -> Tensor:
-    """The place of every coordinate that is here, among all of them."""
+    """The index, in all of x as a vector, of every coordinate that this process holds."""
     shape, offset = tuple(local(x).shape), (0,) * x.dim()
-    if _is_dtensor(x):
+    if is_dtensor(x):
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
         mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
@@ -113,7 +114,7 @@ def positions(x: Tensor) -> Tensor:
 
 
 def over_ranks(value: Tensor, how: Sharding, op: str = "sum") -> Tensor:
-    """A sum, or another reduction, over the processes that hold the parts of a tensor. Changes `value`."""
+    """Sum `value`, in place, over the processes that hold the parts of a tensor; or reduce it by another `op`."""
     if how is not None:
         mesh, cut = how
         for i in cut:
@@ -122,14 +123,15 @@ def over_ranks(value: Tensor, how: Sharding, op: str = "sum") -> Tensor:
     return value
 
 
-def sums_over_ranks(sums: dict[tuple[Key, Sharding], tuple[Tensor, ...]]) -> dict[Key, tuple[Tensor, ...]]:
-    """Sums over the parts held here, by what they are sums of and by sharding, added up over the processes.
-
-    All of them go in one message.
-    """
+def sums_over_ranks(sums: dict[tuple[Key, Sharding], list[tuple[Tensor, ...]]]) -> dict[Key, tuple[Tensor, ...]]:
+    """Add up sums over pieces of what this process holds, then over processes and shardings: a message for each."""
     totals: dict[Key, tuple[Tensor, ...]] = {}
     for how in dict.fromkeys(how for _, how in sums):
-        parts = {key: values for (key, of), values in sums.items() if of == how}
+        parts = {
+            key: tuple(torch.stack(column).sum() for column in zip(*pieces, strict=True))
+            for (key, of), pieces in sums.items()
+            if of == how
+        }
         if how is not None:
             wide = max((v.dtype for values in parts.values() for v in values), key=lambda dtype: dtype.itemsize)
             flat = [v for values in parts.values() for v in values]
@@ -142,7 +144,7 @@ def sums_over_ranks(sums: dict[tuple[Key, Sharding], tuple[Tensor, ...]]) -> dic
 
 
 def objection(parts: Any, options: dict[str, Any], p: Tensor) -> str | None:
-    """Why a parameter that is cut into parts cannot have these options, if it cannot."""
+    """Why a sharded parameter cannot have these parts and options, or None."""
     how = sharding(p)
     if how is None:
         return None
@@ -166,7 +168,7 @@ def objection(parts: Any, options: dict[str, Any], p: Tensor) -> str | None:
 
 
 def _coupled(part: Part, ndim: int) -> set[int]:
-    """The dimensions along which a set or a penalty looks at more than one coordinate."""
+    """The dimensions along which a set or a penalty couples coordinates."""
     dim = getattr(part, "dim", None)
     if dim is None:
         return set(range(ndim))

@@ -1,4 +1,4 @@
-"""Checkpoints of torch's own optimizers, for the methods that torch has: loaded, and given back."""
+"""Checkpoints in the format of torch's optimizers, loaded and made, for the methods that torch has too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Twin", "from_torch", "torch_state_dict"]
 
-# Options that both sides have, and those of torch's that say how a step runs, which stay as they are here.
+# Options that both sides have; options of torch for how a step runs, of which a checkpoint changes none here.
 SHARED = ("lr", "weight_decay", "maximize")
 WAYS = ("foreach", "fused", "capturable", "differentiable")
 
@@ -27,21 +27,21 @@ class Twin(NamedTuple):
 
     name: str
     options: tuple[str, ...]
-    """Those of the method that torch has under the same names."""
+    """The options that have the same names in torch."""
     buffers: dict[str, str]
-    """torch's names of what it keeps, and ours. What we keep as g is torch's times `Recipe.scale`."""
+    """torch's name of each tensor of the state, and ours. Our g is torch's average times `Recipe.scale`."""
     fixed: dict[str, Any]
-    """Options of torch that have this value, always."""
+    """Options of torch that must have this value."""
     decouples: bool = False
     """Whether torch has the option `decoupled_weight_decay`."""
     counts: bool = True
     """Whether torch counts the steps."""
     begins: bool = False
-    """Whether torch has the state before the first step."""
+    """Whether torch creates the state before the first step."""
 
 
 def from_torch(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint of the optimizer of torch that `opt` equals, as one of `opt`; any other dict as it is."""
+    """A checkpoint of the torch optimizer that `opt` equals, in our format. Any other dict is returned as it is."""
     groups, saved = opt.param_groups, state_dict["param_groups"]
     foreign = len(groups) == len(saved) and not any("matrix" in group for group in saved)
     if not foreign or not all("method" in group for group in groups):
@@ -94,8 +94,8 @@ def _recipe(group: dict[str, Any]) -> Any:
         why = "torch adds the weight decay to the gradient here"
     if why is not None:
         raise ValueError(
-            f"This composition has no counterpart in torch, so that checkpoints cannot be exchanged with one: {why}. "
-            'Those that have one: create("sgd"), "adagrad", "adadelta", "adam", "adamw", "amsgrad".'
+            f"This composition has no counterpart in torch, so checkpoints cannot be exchanged with it: {why}. "
+            'Those that have one: create("sgd"), "adagrad", "adadelta", "adam", "adamw", "amsgrad", "radam", "adamax".'
         )
     return recipe
 
@@ -103,7 +103,7 @@ def _recipe(group: dict[str, Any]) -> Any:
 def _difference(
     twin: Twin, group: dict[str, Any] | None, theirs: dict[str, Any], states: list[dict[str, Any]]
 ) -> str | None:
-    """What of a checkpoint is not of the twin, if anything."""
+    """How a group of a checkpoint differs from one of the twin, or None."""
     for name in twin.options:
         if name not in theirs:
             return f"has no {name}"
@@ -138,10 +138,11 @@ def _ours(recipe: Recipe, options: dict[str, Any], state: dict[str, Any]) -> dic
 
 
 def torch_state_dict(opt: ComposedOptimizer) -> dict[str, Any]:
-    """The state of a method that torch has, as a checkpoint of torch's optimizer: for its `load_state_dict`.
+    """The state of a method that torch has, for `load_state_dict` of torch's optimizer.
 
-    For `create` of "sgd" (torch.optim.SGD), "adagrad", "adadelta", "adam", "adamw" and "amsgrad" (torch.optim.Adam or
-    AdamW with `amsgrad=True`). The other way round, `opt.load_state_dict` takes a checkpoint of torch's as it is.
+    The methods are "sgd", "adagrad", "adadelta", "adam", "adamw", "radam", "adamax" and "amsgrad" (torch.optim.Adam or
+    AdamW with `amsgrad=True`). In the other direction, `opt.load_state_dict` loads a checkpoint of torch's optimizer as
+    it is.
 
     >>> from superadam import create
     >>> x = torch.ones(2, requires_grad=True)

@@ -1,15 +1,15 @@
 r"""`compile=True`: the lines that a piece of x goes through, as one kernel.
 
-A kernel is made for each composition and each group of lines, from the same code that runs without it: the code is
-traced once, on tensors of unknown length, and handed to torch's inductor. What changes from step to step (γ, and the
-formulas of t) comes in as 0-d tensors, so a kernel is never made again.
+A kernel is made for each composition and each group of lines, from the same code that runs without it. The code is
+traced once, on tensors of unknown length, and given to torch's inductor, which writes C++ for a CPU and Triton for a
+GPU. γ and the formulas of t are 0-d tensors, so a kernel is made only once.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -17,24 +17,28 @@ from torch import Tensor
 from superadam._state.phases import PENDING
 from superadam._step import tiles
 from superadam._step.dispatch import Tiles
-from superadam._step.tensors import Scalar, flattened, tracing
+from superadam._step.tensors import Scalar, TensorList, each, flattened, tracing
 from superadam._step.view import Line, Sums, View, state_dtype
 
 __all__ = ["Compiled"]
 
-Formula = Callable[[Any, float], Any]
-# What of a param group the lines look at.
+Formula = Callable[[Any, float], Any] | str  # of t and τ, or the name of a number of the iterate
+# The options that the lines look at.
 OPTIONS = ("weight_decay", "decoupled_weight_decay", "maximize", "rounding")
-EXAMPLE = 1 << 20  # a length at which more than one thread is worth while
+EXAMPLE = 1 << 20  # a length for which inductor uses several threads
+MULTIPLE = 16  # a GPU's kernels are for lengths that are multiples of it: then they load four numbers at once
 
 
-def _example(t: Tensor) -> Tensor:
-    # The tracer takes the value of a 0-d float64 tensor for a symbol of its own, unless it is none.
-    return torch.full((EXAMPLE,) if t.dim() else (), 1.0 if t.dim() else math.nan, dtype=t.dtype, device=t.device)
+def _example(t: Tensor, length: int = EXAMPLE) -> Tensor:
+    if t.dim():
+        return torch.ones(length, dtype=t.dtype, device=t.device)
+    # NaN: of any other value of a 0-d float64 tensor the tracer makes a symbol. The second of two: a kernel that a GPU
+    # has for scalars at the start of their memory takes copies of those that lie elsewhere.
+    return torch.full((2,), math.nan, dtype=t.dtype, device=t.device).unbind()[1]
 
 
 class _Traced(View):
-    """A view that is given the values of the formulas of t, in the order in which they are asked for."""
+    """A view that gets the values of the formulas of t from a list, in the order in which they are asked for."""
 
     values: Sequence[Tensor] | None
     formulas: list[tuple[Formula, int]]
@@ -43,32 +47,33 @@ class _Traced(View):
         self.formulas.append((formula, ahead + self.late))
         return self.one if self.values is None else self.values[len(self.formulas) - 1]
 
+    def number(self, name: str) -> Scalar:
+        return self.at_step(name)
+
 
 class _Kernel:
-    """One line for one composition. It takes x, the gradient, the buffers, the scalars, the values of the formulas of
-    t, and γ."""
+    """One line for one composition: a function of x, gradient, buffers, scalars, values of the formulas of t, and γ."""
 
     def __init__(self, line: Line, view: View) -> None:
         self.line, self.has_grad, self.scalars = line, view.grads[0] is not None, list(view.scalars)
         self.group = {**{name: view.group[name] for name in OPTIONS}, "differentiable": False}
         self.parts, self.paired, self.held = view.parts, view.paired, view.names
         self.formulas: list[tuple[Formula, int]] = []
-        example = [_example(t) for t in (*self.tensors(view, 0), *self.numbers(view))]
+        tensors = [*self.tensors(view, 0), *self.numbers(view)]
         gamma = torch.zeros((), dtype=state_dtype(view.params[0]), device=view.params[0].device)
         token = tracing.set(True)
         try:
-            self.traced([t[:16].clone() if t.dim() else t for t in example], None, gamma, self.formulas)
-            scalars = [_example(gamma) for _ in (*self.formulas, "gamma")]
-            n = len(example)
+            self.traced([_example(t, 16) for t in tensors], None, gamma, self.formulas)
+            scalars, n = [gamma for _ in (*self.formulas, "gamma")], len(tensors)
             self.run = _compile(
                 lambda *args: self.traced(args[:n], args[n:-1], args[-1], []),
-                [*example, *scalars],
+                [_example(t) for t in (*tensors, *scalars)],
             )
         finally:
             tracing.reset(token)
 
     def traced(self, tensors: Sequence[Tensor], values: Sequence[Tensor] | None, gamma: Tensor, log: list[Any]) -> Sums:
-        """The line, on other tensors; the formulas that it asks for go into the log."""
+        """Run the line on these tensors. The formulas that it asks for are appended to `log`."""
         rest = iter(tensors)
         params = [next(rest)]
         grads = [next(rest) if self.has_grad else None]
@@ -85,13 +90,23 @@ class _Kernel:
     def numbers(self, view: View) -> list[Tensor]:
         return [view.scalars[name].to(view.params[0].device) for name in self.scalars]
 
-    def weights(self, view: View, gamma: Scalar) -> list[Tensor]:
-        """The values of the formulas, and γ."""
-        weights = [*(view.at_step(formula, ahead) for formula, ahead in self.formulas), gamma]
+    def weights(self, view: View, gamma: Scalar) -> list[Sequence[Tensor]]:
+        """For each parameter, the values of the formulas, and γ."""
+        numbers = (view.number(f) if isinstance(f, str) else view.at_step(f, ahead) for f, ahead in self.formulas)
+        weights, n = [*numbers, gamma], len(view.params)
         dtype, device = state_dtype(view.params[0]), view.params[0].device
-        if any(isinstance(w, Tensor) for w in weights):
-            return [torch.as_tensor(w, dtype=dtype, device=device) for w in weights]
-        return list(torch.tensor(weights, dtype=dtype, device=device).unbind())
+        if not any(isinstance(w, Tensor | TensorList) for w in weights):
+            # `torch.tensor(…, device=device)` would wait for the device.
+            return [torch.tensor(weights, dtype=dtype).to(device, non_blocking=True).unbind()] * n
+
+        def column(weight: Scalar) -> list[Tensor]:
+            if isinstance(weight, Tensor | TensorList):
+                there = [w.to(device, dtype, non_blocking=True) for w in each(weight)]
+            else:
+                there = [torch.full((), weight, dtype=dtype, device=device)]  # a CUDA graph holds no copy from the host
+            return there if len(there) == n else there * n
+
+        return list(zip(*map(column, weights), strict=True))
 
 
 def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[..., Any] | None:
@@ -107,7 +122,9 @@ def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[.
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     if any(n.node.maybe_as_int() is not None for t in inputs for n in t.shape):
         return None
-    # torch's cache of graphs does not take such a one, and says so; the compiled code is cached nevertheless.
+    if example[0].device.type != "cpu":
+        torch._check(inputs[0].shape[0] % MULTIPLE == 0)  # type: ignore[no-untyped-call]
+    # torch's cache of graphs would refuse this one, with a message. The compiled code is cached all the same.
     with config.patch(fx_graph_cache=False):
         return cast(Callable[..., Any], compile_fx(graph, inputs))
 
@@ -116,7 +133,7 @@ _kernels: dict[Any, _Kernel] = {}
 
 
 def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
-    """`line(view, gamma)` for some of the parameters, by a kernel; for which of them there is one."""
+    """Run `line(view, gamma)` on some of the parameters by a kernel. Return those, or [] if there is no kernel."""
     if not which:
         return []
     first = view.params[0]
@@ -126,40 +143,55 @@ def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
         tuple(view.group[name] for name in OPTIONS),
         (view.paired, view.grads[0] is not None),
         (first.dtype, first.device),
-        tuple(s.dtype for s in view.scalars.values()),  # that of other parameters which share the matrix
+        tuple(s.dtype for s in view.scalars.values()),  # may be that of other parameters with the same matrix
     )
     if key not in _kernels:
         _kernels[key] = _Kernel(line, view.part(which[:1]))
     kernel = _kernels[key]
     if kernel.run is None:
         return []
-    common = [*kernel.numbers(view), *kernel.weights(view, gamma)]
+    numbers, weights = kernel.numbers(view), kernel.weights(view, gamma)
     for i in which:
-        kernel.run(*kernel.tensors(view, i), *common)
+        kernel.run(*kernel.tensors(view, i), *numbers, *weights[i])
     return which
 
 
+def _large(x: Tensor) -> bool:
+    return x.numel() > tiles.SMALL and (x.device.type == "cpu" or x.numel() % MULTIPLE == 0)
+
+
 class Compiled(Tiles):
-    """A kernel of our own for each line, for tensors that are not small; the others run as tiles."""
+    """A kernel of our own for each line, for tensors that are not small; the others run as tiles, or as a list."""
 
     name, rank = "compiled", 20
+    devices: ClassVar[set[str]] = {"cpu", "cuda"}
+    whole: ClassVar[tuple[str, ...]] = ("differentiable", "foreach")
 
     def objection(self, view: View) -> str | None:
-        if not view.group["compile"]:
+        if not view.compiles:
             return "compile=False"
-        if not tiles.elementwise(view, line_9=False):
+        if any(part is not None and part.on_host for part in view.parts):
+            return "a part decides by the step count on the host"
+        if not view.parts.elementwise(line_9=False):
             return "a part looks at more than one coordinate"
+        if view.estimator.blends and view.group["clip"] is not None:
+            return "clip changes the newest gradient between two kernels"
         return super().objection(view)
 
     def run(self, line: Line, view: View, gamma: Scalar, *, line_9: bool = True, reading: bool = False) -> list[Sums]:
-        measured = view.matrix.scalars and not line_9  # torch's own sums are faster than those of the kernels
-        # A first step, or one after a restart, has other weights.
+        measured = view.parts.scalars and not line_9  # torch's own sums are faster than those of the kernels
+        # A first step, and one after a restart, have other weights.
         usual = not view.restarted and (
             view.paired or not view.estimator.two_point or view.states[0]["phase"] == PENDING
         )
         left = list(range(len(view.params)))
-        if usual and not measured and tiles.elementwise(view, line_9=line_9):
-            large = [i for i, x in enumerate(view.params) if x.numel() > tiles.SMALL and tiles.aligned(view, [i])]
+        if usual and not measured and view.parts.elementwise(line_9=line_9):
+            large = [i for i, x in enumerate(view.params) if _large(x) and tiles.aligned(view, [i])]
             done = set(_call(line, view, large, gamma))
             left = [i for i in left if i not in done]
-        return super().run(line, view.part(left), gamma, line_9=line_9, reading=reading) if left else []
+        if not left:
+            return []
+        rest = view.part(left)
+        if rest.group["capturable"] or rest.params[0].device.type != "cpu":
+            return [line(rest.bound(), gamma)]
+        return super().run(line, rest, gamma, line_9=line_9, reading=reading)

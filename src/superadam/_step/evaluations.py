@@ -1,27 +1,30 @@
-"""The evaluations of a batch: what is watched in them, and what they start from."""
+"""The evaluations of a batch, once or twice: what each starts from, and what is checked about it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from superadam._state import refusals, replay
-from superadam._state.buffers import is_due
+from superadam._state import refusals, twice
+from superadam._state.replay import Replay, is_due
 from superadam._state.sharding import local, over_ranks, sharding
 from superadam._step.points import Points
 
-__all__ = ["Evaluations"]
+__all__ = ["Evaluations", "Loss"]
+
+Loss = TypeVar("Loss", bound="float | Tensor | None")  # what a closure returns; None leaves its batch out
 
 
 class Evaluations(Points):
-    """Gradients by a closure, or of a turn of a `twice` loop."""
+    """Gets the gradients of a batch from a closure, or from a turn of a `twice` loop."""
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
-    def _evaluate(self, closure: Callable[[], float]) -> float:
+    def _evaluate(self, closure: Callable[[], Loss]) -> Loss:
         with torch.enable_grad():
             loss = closure()
         self.gradient_evaluations += 1
@@ -29,26 +32,26 @@ class Evaluations(Points):
         return loss
 
     def _begin(self) -> None:
-        """A batch begins. What must not wait for the device, and what autograd differentiates, is not watched."""
+        """A batch begins. Pairs are not watched where a step must not wait for the device, or is differentiated."""
         self._pairing.begin(watched=not (self.defaults["capturable"] or self.defaults["differentiable"]))
 
-    def _first_evaluation(self, closure: Callable[[], float]) -> tuple[float, replay.Replay]:
-        """The loss, and what the evaluation has started from."""
+    def _first_evaluation(self, closure: Callable[[], Loss]) -> tuple[Loss, Replay]:
+        """The loss, and what the second evaluation is to start from."""
         self._begin()
-        again, due = replay.Replay(self._buffered()), is_due(self._pairing.batches)
+        again, due = Replay(self._buffered()), is_due(self._pairing.batches)
         with again.buffers.watch(due):
             loss = self._cleared(closure)
         if due:
             self._met.add(again.buffers.owners())
         return loss, again
 
-    def _cleared(self, closure: Callable[[], float]) -> float:
-        """The closure with cleared gradients: what it might otherwise add to would be part of q.
+    def _cleared(self, closure: Callable[[], Loss]) -> Loss:
+        """Clear the gradients and evaluate. Otherwise a closure that does not clear them would add to old ones.
 
-        Refused if the gradients of other micro-batches would be lost so: there are some, and the closure would add to
-        them. It does if it leaves a NaN in their place.
+        If gradients came since the last step, they may be of other micro-batches, which must not be lost. Then a NaN in
+        one of them tells whether the closure adds to them: it is still there afterwards. Such a closure is refused.
         """
-        if self.defaults["differentiable"]:  # whose parameters are no leaves: the closure sets their gradients
+        if self.defaults["differentiable"]:  # the parameters are no leaves: the closure sets their gradients
             return self._evaluate(closure)
         newer = self._used.newer(self._parameters())
         self.zero_grad()
@@ -68,16 +71,16 @@ class Evaluations(Points):
             )
         return loss
 
-    def _evaluate_again(self, closure: Callable[[], float], again: replay.Replay) -> bool:
-        """The first batch, which finds x where it is, at the same point once more: the gradients must be the same.
+    def _evaluate_again(self, closure: Callable[[], Loss], again: Replay) -> bool:
+        """Evaluate the first batch again at the same point: the gradients must be the same. False if it is left out.
 
-        A `twice` loop does so anyway. Line 11 has no use for it, so it is not counted. False if it is left out.
+        A `twice` loop does so anyway. Line 11 does not need this evaluation, so it is not counted.
         """
         if not self._pairing.keep(self._parameters()):
             return True
         again.restore()
         self.zero_grad()
-        if refusals.left_out(self, self._evaluate(closure)):
+        if self._left_out(self._evaluate(closure)):
             return False
         self.gradient_evaluations -= 1
         refusals.check_gradients(self)
@@ -86,7 +89,20 @@ class Evaluations(Points):
         again.check()
         return True
 
-    def _turn_evaluated(self, half: replay.Half) -> None:
+    def _left_out(self, loss: object) -> bool:
+        """Whether the closure left this batch out on purpose: no gradient, and no loss to take one of.
+
+        Lightning does so in the last pass of its SWA, and where `training_step` returns None. A closure that forgets
+        `backward` is another case: it leaves no gradient in the first step, or returns a loss that has a graph.
+        """
+        if any(p.grad is not None for group in self.param_groups for p in group["params"]):
+            return False
+        if loss is not None and (not self.state or (isinstance(loss, Tensor) and loss.requires_grad)):
+            return False
+        self.gradient_evaluations -= 1
+        return True
+
+    def _turn_evaluated(self, half: twice.Half) -> None:
         """A turn of a `twice` loop has left its gradients."""
         if not half.second:
             self._begin()
@@ -100,7 +116,7 @@ class Evaluations(Points):
 
     @torch.no_grad()
     def _nothing_to_learn(self) -> bool:
-        """Whether γ = 0 and all gradients are zero: how torch.distributed.checkpoint asks for the state to be there."""
+        """Whether γ = 0 and all gradients are zero: torch.distributed.checkpoint creates the state by such a step."""
         for lr in (group["lr"] for group in self.param_groups):
             if (isinstance(lr, Tensor) and lr.device.type != "cpu") or lr != 0:
                 return False
@@ -109,9 +125,9 @@ class Evaluations(Points):
             return False
         return not any(over_ranks(local(p.grad).count_nonzero(), sharding(p)) for p in seen)
 
-    def _this_half(self) -> replay.Half:
-        """Which half-step this is, if one is due."""
-        half = replay.current()
+    def _this_half(self) -> twice.Half:
+        """The half-step that is due; refused if there is none, or if it is out of order."""
+        half = twice.current()
         if half is None:
             raise RuntimeError(
                 "SuperAdam needs two gradients of every batch here (tau > 0, or a matrix such as BarzilaiBorwein), so "

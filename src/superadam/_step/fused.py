@@ -11,13 +11,14 @@ $$x \leftarrow (1 - \eta w)\,x - \eta\, g_t / (\sqrt{v_t / s^2} + \lambda)
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version  # the kernels do not tell autograd what they write into
 
-from superadam._step import lines, tiles
+from superadam._state.messages import warn
+from superadam._step import stages
 from superadam._step.dispatch import Tiles, Way
 from superadam._step.tensors import Scalar
 from superadam._step.view import Sums, View, join
@@ -26,6 +27,10 @@ from superadam.estimators import Recursive
 from superadam.iterates import Plain
 from superadam.matrices import AccumulatedNorm, AdaGrad, AMSGrad, BeliefNorm, GradientNorm, Identity, SecondMoment
 from superadam.schedules import Constant, Schedule
+from superadam.sets.separable import Intervals
+
+if TYPE_CHECKING:
+    from superadam._state.options import Composition
 
 __all__ = ["Fused", "FusedAdagrad", "FusedAdam", "FusedSGD", "there_is_a_kernel"]
 
@@ -37,12 +42,12 @@ _adagrad: Any = torch._fused_adagrad_
 
 
 def _steps(view: View, value: float) -> list[Tensor]:
-    """A step count for every tensor."""
+    """The step counts that a kernel asks for."""
     return [view.params[0].new_full((), value, dtype=torch.float32)] * len(view.params)
 
 
 def _rate(view: View, gamma: Scalar) -> Scalar:
-    """η = γ μ_t, where the parameters are."""
+    """η = γ μ_t, on the device of the parameters."""
     eta = gamma * view.mu
     return eta.to(view.params[0].device) if isinstance(eta, Tensor) else eta
 
@@ -53,32 +58,32 @@ def _decay(view: View, eta: Scalar) -> None:
 
 
 class Fused(Tiles, abstract=True):
-    """What torch's kernels have in common: τ = 0, the plain iterate, a step that moves, tensors that lie alike."""
-
-    devices: ClassVar[set[str]] = {"cpu"}
+    """What torch's kernels have in common: τ = 0, the plain iterate, a step that moves, aligned tensors."""
 
     def objection(self, view: View) -> str | None:
-        reason = self.coincides(view)
+        reason = self.difference(view)
         if reason is None and not view.moves:
             reason = "the move waits for the next batch"
-        if reason is None and not view.alike:
+        if reason is None and not view.aligned:
             reason = "parameters, gradients and state do not lie alike in memory, in float32 or float64"
         if reason is None and not {t.device.type for t in (view.params[0], *view.scalars.values())} <= self.devices:
             reason = f"used on {', '.join(sorted(self.devices))} only"
         return reason
 
-    def coincides(self, view: View) -> str | None:
-        """Why the composition is not the kernel's, if it is not."""
+    def difference(self, view: View) -> str | None:
+        """Why the composition does not coincide with the kernel, or None."""
         group, estimator = view.group, view.estimator
         if group["fused"] is False:
             return "fused=False"
-        for option in ("clip", "capturable", "differentiable", "foreach"):
+        for option in ("clip", "capturable", "differentiable", "foreach", "state_dtype"):
             if group[option]:
                 return f"{option}={group[option]}"
         if type(estimator) is not Recursive or estimator.tau > 0:
             return f"{estimator} takes more than an average of gradients"
         if type(view.iterate) is not Plain:
             return f"{view.iterate} moves the parameters in a way of its own"
+        if view.stepsize is not None:
+            return f"{view.stepsize} measures, and has a factor of its own"
         if type(view.schedule).weight_of is not Schedule.weight_of:
             return f"{view.schedule} makes weights on the device"
         return None
@@ -90,17 +95,17 @@ class FusedAdam(Fused):
     name, rank = "torch's fused Adam", 10
     devices: ClassVar[set[str]] = {"cpu", "cuda"}
 
-    def coincides(self, view: View) -> str | None:
+    def difference(self, view: View) -> str | None:
         H: Any = view.matrix
         if not (type(H) is SecondMoment or (type(H) is AMSGrad and H.power == 0.5)):
             return f"{type(H).__name__} is not Adam's matrix"
-        if view.group["compile"] and not view.free and tiles.elementwise(view):
+        if view.compiles and not view.free and view.parts.elementwise(line_9=True):
             return "compile=True makes a kernel that includes line 9"
-        return super().coincides(view)
+        return super().difference(view)
 
     def absorb_and_move(self, view: View, gamma: Scalar) -> None:
         alpha = cast(float, view.alpha)
-        if not 0 <= 1 - alpha < 1:  # Adam's correction at an infinite step count, 1 - β₁^∞, is 1 for these β₁ only
+        if not 0 <= 1 - alpha < 1:  # the kernel's 1 - β₁^∞ is 1 for these β₁ only
             super().absorb_and_move(view, gamma)
         elif view.free:
             self.kernel(view, view.params, _rate(view, gamma), alpha)
@@ -108,10 +113,17 @@ class FusedAdam(Fused):
             self.run(self._on_set, view, gamma)
 
     def _on_set(self, s: View, gamma: Scalar) -> Sums:
-        y = [scratch("y", x).copy_(x) if len(s.params) == 1 else x.clone() for x in s.params]
         rate = gamma.to(s.params[0].device) if isinstance(gamma, Tensor) else gamma
-        self.kernel(s, y, rate, cast(float, s.alpha))
-        return lines.move(s, gamma, join(y))
+        alpha, H = cast(float, s.alpha), cast(Any, s.matrix)
+        clips = isinstance(s.constraint, Intervals) and type(s.constraint).argmin is Intervals.argmin
+        if clips and s.penalty is None and s.mu == 1 and H.lam > 0:
+            self.kernel(s, s.params, rate, alpha)  # x̃ is x_{t+1}; λ > 0, so that y is finite
+            for x in s.params:
+                cast(Intervals, s.constraint).clip_(x)
+            return ()
+        y = [scratch("y", x).copy_(x) if len(s.params) == 1 else x.clone() for x in s.params]
+        self.kernel(s, y, rate, alpha)
+        return stages.move(s, gamma, join(y))
 
     @staticmethod
     def kernel(view: View, x: list[Tensor], eta: Scalar, alpha: float) -> None:
@@ -143,18 +155,18 @@ class FusedAdagrad(Fused):
 
     name, rank = "torch's fused Adagrad", 11
 
-    def coincides(self, view: View) -> str | None:
+    def difference(self, view: View) -> str | None:
         schedule = view.schedule
         if type(view.matrix) is not AdaGrad:
             return f"{type(view.matrix).__name__} is not AdaGrad's matrix"
         if type(schedule) is not Constant or not schedule.alpha == schedule.first == 1:
             return f"{schedule} has momentum"
-        return super().coincides(view) if view.free else "a set or a penalty"
+        return super().difference(view) if view.free else "a set or a penalty"
 
     def absorb_and_move(self, view: View, gamma: Scalar) -> None:
         H: Any = view.matrix
         s, eta = math.sqrt(cast(float, view.t)) if H.mean else 1.0, _rate(view, gamma)
-        g = view.all("g")  # becomes `view.grad`, which would be as large as all parameters together
+        g = view.all("g")  # becomes the gradient, without the new tensors of `view.grad`
         torch._foreach_copy_(g, cast(list[Tensor], view.grads))
         if view.group["maximize"]:
             torch._foreach_neg_(g)
@@ -176,20 +188,20 @@ class FusedAdagrad(Fused):
 
 
 class FusedSGD(Fused):
-    """H_t = b I, of which `reduce` makes b after the sums are known: then lines 11, 9 and 10."""
+    """H_t = b I. `absorb` only sums, `reduce` makes b, and then the kernel runs lines 11, 9 and 10."""
 
     name, rank = "torch's fused SGD", 12
 
-    def coincides(self, view: View) -> str | None:
+    def difference(self, view: View) -> str | None:
         if type(view.matrix) not in (Identity, GradientNorm, BeliefNorm, AccumulatedNorm):
             return f"{type(view.matrix).__name__} is not a multiple of the identity from gradients"
-        return super().coincides(view) if view.free else "a set or a penalty"
+        return super().difference(view) if view.free else "a set or a penalty"
 
     def absorb(self, view: View, gamma: Scalar) -> list[Sums]:
         if not view.matrix.scalars:
             return []
         given = not view.group["maximize"] and view.decay_in_gradient == 0  # the gradients are only read
-        return self.run(lines.measure, view, gamma, line_9=False, reading=given and not view.matrix.buffers)
+        return self.run(stages.measure, view, gamma, line_9=False, reading=given and not view.matrix.buffers)
 
     def move(self, view: View, gamma: Scalar) -> None:
         eta, alpha = _rate(view, gamma), cast(float, view.alpha)
@@ -200,7 +212,7 @@ class FusedSGD(Fused):
             view.grads,
             view.all("g"),
             weight_decay=view.decay_in_gradient,
-            momentum=1 - alpha or 0.5,  # not used in a first step, but no buffer is kept without it
+            momentum=1 - alpha or 0.5,  # without effect in a first step, but 0 would leave no buffer
             lr=float(rate),
             dampening=1 - alpha,
             nesterov=False,
@@ -215,4 +227,16 @@ class FusedSGD(Fused):
 
 def there_is_a_kernel(view: View) -> bool:
     """Whether a composition coincides with one of the kernels."""
-    return any(isinstance(way, Fused) and not way.coincides(view) for way in Way.known)
+    return any(isinstance(way, Fused) and not way.difference(view) for way in Way.known)
+
+
+def warn_if_none(parts: Composition, options: dict[str, Any]) -> None:
+    """Warn of a `fused=True` without a kernel. It is no error: programs pass it to any optimizer."""
+    if not options["fused"] or there_is_a_kernel(View(options, parts, [], [], [], {})):
+        return
+    instead = "the kernel of compile=True" if options["compile"] else "torch's other operations"
+    hint = "" if options["compile"] else " compile=True makes a kernel for most compositions."
+    warn(
+        f"fused=True: torch has no fused kernel for this composition ({parts.estimator}, {parts.matrix}, "
+        f"{parts.schedule}, and the options). Its steps run by {instead}, as without fused=True.{hint}"
+    )

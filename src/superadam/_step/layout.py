@@ -1,4 +1,4 @@
-"""Which parameters are updated together, and what of them does not change from step to step."""
+"""`Layout`: parameters that are updated together, with what does not change from step to step."""
 
 from __future__ import annotations
 
@@ -13,77 +13,128 @@ from torch.nn import Parameter
 from superadam._state.phases import BETWEEN, RESTARTED
 from superadam._state.sharding import sharding
 from superadam._step import tiles
-from superadam._step.view import View, state_dtype
+from superadam._step.view import View, real, state_dtype
 
 if TYPE_CHECKING:
-    from superadam._state.options import Composition
-    from superadam._state.plans import Plan
+    from superadam._state.owners import Place
+    from superadam._state.plans import GroupPlan
     from superadam._step.dispatch import Way
+    from superadam.matrices import Matrix
 
 __all__ = ["Layout", "grouped"]
 
 State = dict[str, Any]
+BATCH = 1 << 22  # coordinates of the tensors of one shape that go together
 
 
 class Layout:
-    """Parameters that are alike: one device, dtype, step count and phase. Made again when one of them changes."""
+    """Parameters of a group with one device, dtype, sharding, matrix, step count and phase.
 
-    def __init__(self, group: dict[str, Any], parts: Composition, params: list[Tensor], states: list[State]) -> None:
+    It is made again when one of these changes, except that step counts and phases may change together.
+    """
+
+    def __init__(self, plan: GroupPlan, params: list[Tensor], states: list[State], turns: dict[Tensor, int]) -> None:
+        group, parts = plan.group, plan.of(params[0])
         self.group, self.parts, self.params, self.states = group, parts, params, states
-        self.at_once = parts.at_once and group["clip"] is None
+        self.rate = plan.rate(params[0])
+        self.refresh_seconds = 0.0
+        self.left_out: Any = 0  # matrices whose gradient was not finite, counted on the device
+        self.turns = [turns.get(p, 0) for p in params]
+        self.places = [plan.places[p] for p in params] if parts.matrix.scope == "tensor" else []
+        self.stacks = _stacked(parts.matrix, params, states, self.places)
+        self.sharing, last = parts.sharing, 0 if parts.stepsize is None else parts.stepsize.sums
+        # Which of the sums that `stages.absorb` returns belong to which part.
+        self.summed = [
+            (part, slice(-last, None) if part is parts.stepsize else slice(-last or None)) for part in self.sharing
+        ]
+        self.apart = any(place.group is not None for place in self.places)
+        self.at_once = parts.at_once and group["clip"] is None and not self.apart
         self.plain = all(type(p) in (Tensor, Parameter) and p.dtype == state_dtype(p) for p in params)
-        self.names = parts.names(params[0])
-        self.facts, self.held = self._facts(), [s.get(name) for s in states for name in self.names]
-        self.ways: dict[Hashable, Way] = {}  # what `dispatch.choose` has chosen
-        self.elementwise = {line_9: parts.elementwise(line_9=line_9) for line_9 in (False, True)}
+        self.names, self.narrow = parts.names(params[0]), parts.narrow(group, params[0])
+        self._geometry, self._tensors = self._geometry_now(), [s.get(name) for s in states for name in self.names]
+        self.ways: dict[tuple[bool, ...], Way] = {}  # what `dispatch.choose` has chosen
         self.aligned = tiles.aligned(self.view({}, grads=[None] * len(params)))
         self.dtype, self.contiguous = params[0].dtype, all(p.is_contiguous() for p in params)
 
-    def _facts(self) -> list[Any]:
+    def _geometry_now(self) -> list[Any]:
         return [(p.shape, p.stride(), p.dtype, p.device) for p in self.params]
 
-    def holds(self, states: dict[Tensor, State]) -> bool:
-        """Whether its parameters have the states that it was made for, and nothing but numbers has changed."""
+    def is_current(self, states: dict[Tensor, State]) -> bool:
+        """Whether the parameters still look the same, and the same tensors are their state."""
         return (
             not any(map(operator.is_not, map(states.get, self.params), self.states))
-            and not any(map(operator.is_not, [s.get(name) for s in self.states for name in self.names], self.held))
-            and self._facts() == self.facts
+            and not any(map(operator.is_not, [s.get(name) for s in self.states for name in self.names], self._tensors))
+            and self._geometry_now() == self._geometry
         )
 
     def view(self, scalars: dict[str, Tensor], grads: list[Tensor | None] | None = None, moves: bool = False) -> View:
-        """The parameters with their gradients of now."""
+        """The parameters with their present gradients, or with `grads`."""
         if grads is None:
             grads = [p.grad for p in self.params]
         phase = self.states[0].get("phase")
-        more = {"moves": moves, "paired": phase == BETWEEN, "restarted": phase == RESTARTED, "plain": self.plain}
-        own = {"layout": self, "names": self.names, **more}
+        own = {"layout": self, "names": self.names, "plain": self.plain, "moves": moves, "rate": self.rate}
+        own |= {"paired": phase == BETWEEN, "restarted": phase == RESTARTED}
+        own |= {"places": self.places, "apart": self.apart, "narrow": self.narrow}
         return View(self.group, self.parts, self.params, grads, self.states, scalars, **own)
 
-    def lies_alike(self, grads: list[Tensor]) -> bool:
-        """Whether parameters, state and these gradients lie in memory alike, coordinate by coordinate."""
+    def aligned_with(self, grads: list[Tensor]) -> bool:
+        """Whether these gradients, too, have their coordinates in memory in the order of parameters and state."""
         if not self.aligned or any([g.dtype is not self.dtype for g in grads]):
             return False
         if self.contiguous and all([g.is_contiguous() for g in grads]):
             return True
-        return all(
-            p.dim() == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in (p, g))
-            for p, g in zip(self.params, grads, strict=True)
-        )
+        return all(tiles.alike([p, g]) for p, g in zip(self.params, grads, strict=True))
 
 
-def grouped(plan: Plan, states: dict[Tensor, State], kind: Callable[[Tensor, State], Hashable]) -> list[Layout]:
-    """The parameters of a group that are of some kind (not None), together where they are alike."""
+def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: list[Place]) -> State:
+    """The slots of a matrix of each tensor, those of all tensors as one batch; the states then hold views of it."""
+    if matrix.scope != "tensor" or len(params) == 1:
+        return {}
+    stacks = {}
+    for name in matrix.slots(real(params[0])):
+        stacks[name] = torch.cat([state[name] for state in states])
+        for state, part in zip(states, torch.split(stacks[name], [place.here for place in places]), strict=True):
+            state[name] = part
+    return stacks
+
+
+def _lots(matrix: Matrix, params: list[Tensor]) -> list[list[Tensor]]:
+    """Tensors with matrices of their own in batches that bound the memory of a step; all others together."""
+    size = max(1, BATCH // max(1, params[0].numel())) if matrix.scope == "tensor" else len(params)
+    return [params[i : i + size] for i in range(0, len(params), size)]
+
+
+def _hashable(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers on the device stay there: each parameter has its own."""
+    return tuple(None if isinstance(number, Tensor) else number for number in numbers)
+
+
+def grouped(
+    plan: GroupPlan,
+    states: dict[Tensor, State],
+    key: Callable[[Tensor, State], Hashable],
+    turns: dict[Tensor, int] | None = None,
+) -> list[Layout]:
+    """The layouts of a group. Parameters are left out where `key` is None, and apart where it differs.
+
+    `turns` says when it is the turn of each parameter to have its matrix refreshed.
+    """
     group = plan.group
     alike: dict[Hashable, list[Tensor]] = {}
     together = group["foreach"] is not False and not group["differentiable"]
     for p in group["params"]:
         state = states.get(p, {})
-        of_kind = kind(p, state)
-        if of_kind is None:
+        own = key(p, state)
+        if own is None:
             continue
         if together:
-            step = None if group["capturable"] else state["step"]
-            alike.setdefault((p.device, p.dtype, sharding(p), step, of_kind, plan.of(p).matrix), []).append(p)
+            step, matrix = None if group["capturable"] else state["step"], plan.of(p).matrix
+            shape = p.shape if matrix.scope == "tensor" else None
+            numbers = tuple(state.get(name) for name in plan.parts.iterate.numbers)
+            alike.setdefault(
+                (p.device, p.dtype, sharding(p), step, own, matrix, plan.rate(p), shape, _hashable(numbers)), []
+            ).append(p)
         else:
             alike[p] = [p]
-    return [Layout(group, plan.of(params[0]), params, [states[p] for p in params]) for params in alike.values()]
+    lots = [lot for params in alike.values() for lot in _lots(plan.of(params[0]).matrix, params)]
+    return [Layout(plan, lot, [states[p] for p in lot], turns or {}) for lot in lots]

@@ -6,18 +6,24 @@ $$\tilde x_{t+1} = \arg\min_{x \in \mathcal{X}} \langle g_t, x\rangle
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
-from superadam._state.sharding import gathered, local, share
+from superadam._state.phases import PENDING
+from superadam._state.refusals import finite
+from superadam._state.sharding import local
 from superadam._step import tiles
 from superadam._step.tensors import Scalar, TensorList, add_scaled, tracing
 from superadam._step.view import View, each, join, state_dtype
 from superadam._step.workspace import scratch
 from superadam.penalties import combined_argmin
 from superadam.sets import ConvexSet
+from superadam.sets.base import like
+from superadam.sets.linear import correction
 
-__all__ = ["free_move", "move_on_set", "nearest_point", "x_tilde"]
+__all__ = ["direction", "free_move", "gamma_of_move", "move_on_set", "on_sets_jointly", "x_tilde"]
 
 # Every mixing rounds x a little out of its set; this often it is put back.
 REPROJECT_EVERY = 100
@@ -26,15 +32,19 @@ REPROJECT_EVERY = 100
 def free_move(s: View, gamma: Scalar) -> None:
     """X = R^d and h = 0: lines 9 and 10 are x_{t+1} = x_t - γ μ_t H_t⁻¹ g_t."""
     eta = gamma * s.mu
-    g = s.g.clone() if s.group["differentiable"] else s.g  # autograd saves it, and line 11 will write into it
+    g = s.estimate if s.estimator.blends else s.g
+    if s.group["differentiable"]:
+        g = g.clone()  # autograd saves it, and line 11 will write into it
     if s.decay != 0:
         s.x.mul_(1 - eta * s.decay)
-    if s.direction is None and not s.matrix.watches_steps and s.matrix.scope == "coordinate":
+    watched = s.matrix.watches_steps or s.estimator.watches_steps
+    if s.direction is None and not watched and s.matrix.scope == "coordinate":
         s.matrix.descend(s, s.x, g, eta)
     else:
         step = direction(s, g)
         add_scaled(s.x, step, -eta)
         s.matrix.moved(s, step)
+        s.estimator.moved(s, step)
 
 
 def direction(s: View, g: Tensor) -> Tensor:
@@ -43,17 +53,19 @@ def direction(s: View, g: Tensor) -> Tensor:
         return s.direction
     if s.matrix.scope == "coordinate":
         return s.matrix.solve(s, g)
-    return share(s.matrix.solve(s, gathered(g, s.params[0])), s.params[0])
+    return s.tensors(s.matrix.solve(s, finite(s, s.matrices(g))))
 
 
 def move_on_set(s: View, gamma: Scalar, y: Tensor | None = None) -> None:
     """The exact minimiser in the metric of H_t, and the mixture with x_t."""
     roots = [local(state["root"]) if "root" in state else None for state in s.states]
     x, mu, target = s.x, s.mu, x_tilde(s, gamma, y, roots)
-    if s.matrix.watches_steps:
-        s.matrix.moved(s, (x - target) / gamma)
+    if s.matrix.watches_steps or s.estimator.watches_steps:
+        step = (x - target) / gamma
+        s.matrix.moved(s, step)
+        s.estimator.moved(s, step)
     if isinstance(mu, float) and next(iter(each(x))).dtype == state_dtype(s.params[0]):
-        x.lerp_(target, mu)
+        x.copy_(target) if mu == 1 else x.lerp_(target, mu)
     else:
         add_scaled(x, target - x, mu)
     _reproject(s)
@@ -64,6 +76,10 @@ def x_tilde(s: View, gamma: Scalar, y: Tensor | None = None, roots: list[Tensor 
 
     `y` is x_t - γ H_t⁻¹ g_t, if it is there already; it is written into. So are the roots of the last step.
     """
+    if s.matrix.vanishes:
+        return _towards_vertex(s, gamma)
+    if not s.matrix.is_diagonal:
+        return _in_a_matrix(s, gamma, roots)
     indifferent = s.penalty is None and s.constraint is not None and s.constraint.separable
     H = s.one if y is not None and indifferent else _metric(s)
     if y is None:
@@ -80,9 +96,76 @@ def x_tilde(s: View, gamma: Scalar, y: Tensor | None = None, roots: list[Tensor 
     return join(solved)
 
 
+@torch.no_grad()
+def _towards_vertex(s: View, gamma: Scalar) -> Tensor:
+    """H → 0: x_t + γ (lmo(g_t) - x_t), where γ is at most 1."""
+    vertex = join([cast(ConvexSet, s.constraint).lmo(g) for g in each(s.estimate)])
+    share = gamma.clamp(max=1.0) if isinstance(gamma, Tensor) else min(gamma, 1.0)
+    return s.x.to(state_dtype(s.params[0]), copy=True).lerp_(vertex, share)
+
+
+@torch.no_grad()
+def _in_a_matrix(s: View, gamma: Scalar, roots: list[Tensor | None] | None) -> Tensor:
+    """H is no diagonal: what the set or the penalty needs of it says how."""
+    y = _unconstrained(s, gamma)
+    if s.matrix.scope == "all" or (not isinstance(gamma, Tensor) and gamma == 0):
+        return y  # `on_sets_jointly` has solved for the set
+    needs = {part.needs for part in (s.constraint, s.penalty) if part is not None}
+    return _in_eigenvectors(s, y, gamma, roots) if needs == {"eigen"} else _by_inverse(s, y)
+
+
+def _in_eigenvectors(s: View, y: Tensor, gamma: Scalar, roots: list[Tensor | None] | None) -> Tensor:
+    """In the basis of the eigenvectors H is diagonal, and the set and the penalty are the same."""
+    rotate, d, back = s.matrix.eigen(s)
+    center, constraint = (0.0, None) if s.constraint is None else s.constraint.centered()
+    Y = rotate(s.matrices(join([t - like(center, t) for t in each(y)])))
+    d = (d if s.penalty is None else d / gamma).expand_as(Y)
+    tensors, metrics = each(s.tensors(Y)), each(s.tensors(d))
+    solved = [
+        combined_argmin(constraint, s.penalty, a, b, root=root)
+        for a, b, root in zip(tensors, metrics, roots or [None] * len(s.params), strict=True)
+    ]
+    return y + s.tensors(back(s.matrices(join(solved)) - Y))  # a feasible y comes back as it is
+
+
+def _by_inverse(s: View, y: Tensor) -> Tensor:
+    """Linear sets, tensor by tensor."""
+
+    def solved(one: View, tensor: Tensor) -> Tensor:
+        inverse = one.matrix.inverse(one)
+        (onto,) = correction([s.constraint], [tensor], lambda v: [one.tensors(inverse(one.matrices(v[0])))])
+        return tensor - onto
+
+    return join([solved(s.part([i]).bound(), tensor) for i, tensor in enumerate(each(y))])
+
+
+@torch.no_grad()
+def on_sets_jointly(whole: View, views: list[View]) -> None:
+    """One H for all parameters of some views, whose `direction` is H⁻¹g: make it (x_t - x̃)/γ, for linear sets."""
+    gammas = [gamma_of_move(view) for view in views]
+    if all(view.constraint is None for view in views) or not all(map(float, gammas)):
+        return
+    if len(set(map(float, gammas))) > 1:
+        raise ValueError(f"{whole.matrix} is one matrix over all parameters: on a set they need one lr for all of them")
+    y = [t for view, gamma in zip(views, gammas, strict=True) for t in each(_unconstrained(view, gamma))]
+    sets = [view.constraint for view in views for _ in view.params]
+    onto = iter(correction(sets, y, lambda v: list(each(whole.matrix.inverse(whole)(join(v))))))
+    for view, gamma in zip(views, gammas, strict=True):
+        view.direction = cast(Tensor, view.direction) + join([next(onto) for _ in view.params]) / gamma
+
+
+def gamma_of_move(s: View) -> Scalar:
+    """γ of the move that g_t and H_t are for."""
+    gamma: Scalar = s.states[0]["gamma"] if s.states[0]["phase"] == PENDING else s.gamma
+    gamma = gamma if s.stepsize is None else gamma * s.stepsize.factor(s)
+    return gamma * s.iterate.rate(s)
+
+
 def _metric(s: View) -> Tensor:
     """H_t; by tiles, if that saves fresh memory."""
     x, whole = s.params[0], tracing.get() or len(s.params) > 1 or s.matrix.multiple_of_identity
+    if s.matrix.scope == "tensor":
+        return s.tensors(s.matrix.H(s).contiguous())  # sets write into it
     if whole or not s.matrix.elementwise or x.numel() <= tiles.TILE or not x.is_contiguous() or not tiles.aligned(s):
         return s.matrix.H(s)
     H = scratch("H", s.g)
@@ -91,23 +174,23 @@ def _metric(s: View) -> Tensor:
     return H
 
 
-def _unconstrained(s: View, gamma: Scalar, H: Tensor) -> Tensor:
+def _unconstrained(s: View, gamma: Scalar, H: Tensor | None = None) -> Tensor:
     """y = x_t - γ H_t⁻¹ g_t."""
     y = s.x.to(state_dtype(s.params[0]), copy=True)
     if s.decay != 0:
         y.mul_(1 - gamma * s.decay)
-    s.matrix.descend(s, y, s.g, gamma, H)
+    if s.matrix.scope == "coordinate":
+        s.matrix.descend(s, y, s.estimate, gamma, H)
+    else:
+        add_scaled(y, direction(s, s.estimate), -gamma)
     return y
-
-
-def nearest_point(constraint: ConvexSet, p: Tensor) -> Tensor:
-    """The point of its set that a parameter is nearest to."""
-    return constraint.argmin(local(p).to(state_dtype(p)), 1.0)
 
 
 @torch.no_grad()
 def _reproject(s: View) -> None:
     step = s.states[0]["step"]
-    if s.constraint is not None and (isinstance(step, Tensor) or step % REPROJECT_EVERY == 0):
+    if s.constraint is None:
+        return
+    if isinstance(step, Tensor) or step % REPROJECT_EVERY == 0 or not s.constraint.convex:
         for x in each(s.x):
-            x.copy_(nearest_point(s.constraint, x))
+            x.copy_(s.constraint.argmin(x.to(state_dtype(x)), 1.0))

@@ -1,12 +1,8 @@
-"""Arithmetic on lists of tensors, so that the maths of the other modules reads as maths.
+"""`TensorList`: arithmetic on lists of tensors, so that the maths of the other modules reads as maths.
 
-Line 4 and lines 9-11 of Algorithm 1 are written once, in terms of `torch.Tensor`'s own operators and methods. They run
-
-- on a plain `torch.Tensor`, when the optimizer works on one tensor at a time;
-- on a `TensorList`, which has the same operators and methods and hands them to the `torch._foreach_*` kernels.
-
-Code that is given either therefore says `Tensor` in its annotations and uses nothing but element-wise operations and
-the reductions `dot` and `norm2` of this module.
+The lines of Algorithm 1 are written once, with the operators and methods of `torch.Tensor`. They run on a tensor, or on
+a `TensorList`, which passes them to the `torch._foreach_*` kernels. Code for both says `Tensor` in its annotations. It
+uses element-wise operations only, and the reductions `dot` and `norm2` of this module.
 """
 
 from __future__ import annotations
@@ -24,28 +20,54 @@ __all__ = [
     "TensorList",
     "add_scaled",
     "clip",
+    "compiled_step",
     "dot",
+    "each",
     "flattened",
+    "gamma_of",
+    "join",
     "mix",
     "norm2",
     "over",
     "plus",
     "power",
+    "real",
+    "state_dtype",
     "tracing",
 ]
 
-# Whether the operations are not run but traced, for a kernel: no number can be looked at.
+# Whether a kernel is being made: operations are traced, and no value may be looked at.
 tracing: ContextVar[bool] = ContextVar("tracing", default=False)
+# Whether torch.compile has compiled the step that is being taken: kernels are wanted, as with compile=True.
+compiled_step: ContextVar[bool] = ContextVar("compiled_step", default=False)
 
-# A number, a 0-d tensor where it must not leave the device, or a TensorList of those.
+# A number, or a 0-d tensor that must not leave the device, or a TensorList of these.
 Scalar = float | Tensor
 
 
-class TensorList:
-    """Several tensors that behave as one: every method of `torch.Tensor` that works element by element.
+def real(x: Tensor) -> Tensor:
+    """x itself, or the real view of a complex x."""
+    return torch.view_as_real(x) if x.is_complex() else x
 
-    A method with a `torch._foreach_*` kernel uses it; any other is mapped over the tensors, so a user's own
-    matrix may call what it likes.
+
+def state_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of the state of x: float64 for double precision, else float32. bfloat16 would lose a long average."""
+    return torch.float64 if x.dtype in (torch.float64, torch.complex128) else torch.float32
+
+
+def gamma_of(group: dict[str, Any]) -> Scalar:
+    """γ of a param group: a number, or a tensor where a number would need a synchronisation with the device."""
+    lr = group["lr"]
+    if not isinstance(lr, Tensor):
+        return cast(float, lr)
+    on_host = lr.device.type == "cpu" and not group["capturable"] and not lr.requires_grad
+    return float(lr) if on_host else lr.reshape(())
+
+
+class TensorList:
+    """Several tensors that behave as one, with all element-wise methods of `torch.Tensor`.
+
+    A method uses its `torch._foreach_*` kernel if there is one, and is mapped over the tensors otherwise.
 
     >>> x = TensorList([torch.tensor([1.0, 4.0]), torch.tensor(9.0)])
     >>> (x.sqrt() + 1) * x
@@ -71,9 +93,7 @@ class TensorList:
 
     def __getattr__(self, name: str) -> Callable[..., TensorList]:
         if name.startswith("__") or not callable(getattr(Tensor, name, None)):
-            raise AttributeError(
-                f"a list of tensors has no {name!r}: it takes the element-wise methods of torch.Tensor"
-            )
+            raise AttributeError(f"a list of tensors has no {name!r}: it has the element-wise methods of torch.Tensor")
         return lambda *args, **kwargs: _apply(name, (self, *args), kwargs)
 
     @classmethod
@@ -87,35 +107,8 @@ class TensorList:
         # A tensor's own operators (scalar * list) arrive here too, as Tensor.mul or Tensor.__rsub__.
         return _apply(func, args, kwargs or {})
 
-    def __add__(self, other: Any) -> TensorList:
-        return _apply("add", (self, other))
-
-    def __sub__(self, other: Any) -> TensorList:
-        return _apply("sub", (self, other))
-
-    def __mul__(self, other: Any) -> TensorList:
-        return _apply("mul", (self, other))
-
-    def __truediv__(self, other: Any) -> TensorList:
-        return _apply("div", (self, other))
-
-    def __pow__(self, other: Any) -> TensorList:
-        return _apply("pow", (self, other))
-
-    def __iadd__(self, other: Any) -> TensorList:
-        return _apply("add_", (self, other))
-
-    def __isub__(self, other: Any) -> TensorList:
-        return _apply("sub_", (self, other))
-
-    def __imul__(self, other: Any) -> TensorList:
-        return _apply("mul_", (self, other))
-
-    def __itruediv__(self, other: Any) -> TensorList:
-        return _apply("div_", (self, other))
-
     def __rsub__(self, other: Any) -> TensorList:
-        return _apply("add", (-self, other))
+        return _apply("add", (_apply("neg", (self,)), other))
 
     def __rtruediv__(self, other: Any) -> TensorList:
         return _apply("mul", (_apply("reciprocal", (self,)), other))
@@ -123,36 +116,18 @@ class TensorList:
     def __rpow__(self, other: Any) -> TensorList:
         return _apply(torch.pow, (other, self))
 
-    def __neg__(self) -> TensorList:
-        return _apply("neg", (self,))
 
-    def __abs__(self) -> TensorList:
-        return _apply("abs", (self,))
-
-    def __eq__(self, other: Any) -> TensorList:  # type: ignore[override]
-        return _apply("eq", (self, other))
-
-    def __ne__(self, other: Any) -> TensorList:  # type: ignore[override]
-        return _apply("ne", (self, other))
-
-    def __lt__(self, other: Any) -> TensorList:
-        return _apply("lt", (self, other))
-
-    def __le__(self, other: Any) -> TensorList:
-        return _apply("le", (self, other))
-
-    def __gt__(self, other: Any) -> TensorList:
-        return _apply("gt", (self, other))
-
-    def __ge__(self, other: Any) -> TensorList:
-        return _apply("ge", (self, other))
-
-    __hash__ = object.__hash__
-    __radd__ = __add__
-    __rmul__ = __mul__
+def join(tensors: list[Tensor]) -> Tensor:
+    """Several tensors as one."""
+    return tensors[0] if len(tensors) == 1 else cast(Tensor, TensorList(tensors))
 
 
-# The kernels that take a 0-d tensor where they take a number; the others are mapped when they meet one.
+def each(value: Tensor) -> Iterable[Tensor]:
+    """The tensors of a list, or the one tensor."""
+    return value if isinstance(value, TensorList) else [value]
+
+
+# The kernels that take a 0-d tensor in place of a number. The others are mapped when they meet one.
 _TAKES_0D = {"mul", "mul_", "div", "div_"}
 
 
@@ -174,7 +149,7 @@ def _apply(func: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
             raise ValueError(f"{name} got lists of {', '.join(str(len(a)) for a in lists)} tensors")
     kernel = getattr(torch, f"_foreach_{name}", None)
     broadcasts = tensors and name not in _TAKES_0D
-    # autograd does not know all of the kernels
+    # some kernels have no derivative
     if kernel is not None and type(args[0]) is TensorList and not broadcasts and not torch.is_grad_enabled():
         out = kernel(*plain, **kwargs)
     else:
@@ -188,8 +163,16 @@ def _method(name: str) -> Callable[..., TensorList]:
     return lambda self, *args, **kwargs: _apply(name, (self, *args), kwargs)
 
 
-for _name in ("add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_", "copy_", "sqrt", "square", "abs"):
-    setattr(TensorList, _name, _method(_name))  # what steps use most; `__getattr__` finds the others
+_OPERATORS = {
+    "__add__": "add", "__sub__": "sub", "__mul__": "mul", "__truediv__": "div", "__pow__": "pow",
+    "__radd__": "add", "__rmul__": "mul", "__neg__": "neg", "__abs__": "abs",
+    "__iadd__": "add_", "__isub__": "sub_", "__imul__": "mul_", "__itruediv__": "div_",
+    "__eq__": "eq", "__ne__": "ne", "__lt__": "lt", "__le__": "le", "__gt__": "gt", "__ge__": "ge",
+}  # fmt: skip
+# The methods that steps use most. `__getattr__` finds the others.
+_METHODS = ("add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_", "copy_", "sqrt", "square", "abs")
+for _name, _operation in (*_OPERATORS.items(), *zip(_METHODS, _METHODS, strict=True)):
+    setattr(TensorList, _name, _method(_operation))
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
@@ -232,12 +215,12 @@ def mix(x: Tensor, y: Tensor, weight: Scalar) -> None:
 
 
 def plus(x: Tensor, a: float) -> Tensor:
-    """x + a, for an x that nobody else needs: written into it, unless autograd may have saved it."""
+    """x + a, in place of an x that nobody else needs, unless autograd may have saved it."""
     return x + a if torch.is_grad_enabled() else x.add_(a)
 
 
 def over(x: Tensor, a: Scalar) -> Tensor:
-    """x / a, for such an x."""
+    """x / a, in place as `plus`."""
     return x / a if torch.is_grad_enabled() else x.div_(a)
 
 
@@ -261,12 +244,12 @@ def power(x: Tensor, p: float) -> Tensor:
 
 
 def clip(x: Tensor, low: Scalar, high: Scalar) -> Tensor:
-    """x, kept between two bounds, for an x that nobody else needs."""
+    """x, kept between two bounds, in place as `plus`."""
     if isinstance(low, float) and isinstance(high, float):
         return x.clamp(low, high) if torch.is_grad_enabled() else x.clamp_(low, high)
     return torch.minimum(torch.maximum(x, cast(Tensor, low)), cast(Tensor, high))
 
 
 def flattened(x: Tensor) -> Tensor:
-    """The coordinates in the order of memory."""
+    """x as a vector, without a copy: the coordinates in the order in which they lie in memory."""
     return x.view(-1) if x.is_contiguous() else x.as_strided((x.numel(),), (1,))

@@ -1,13 +1,13 @@
-"""A view cut into pieces that stay in the processor's cache from line to line.
+"""Views cut into pieces that stay in the processor's cache from line to line.
 
-On a CPU a step is bound by memory. Written for whole tensors, every operation reads and writes them all, and makes new
-ones; on a few megabytes at a time the same operations run from the cache, and memory is read and written once. Small
-tensors go together, which saves calls.
+On a CPU a step is bound by memory. On whole tensors, every operation reads and writes all of them, and makes new ones.
+On a few megabytes at a time, the same operations run in the cache, and memory is read and written once. Small tensors
+go together, which saves calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -16,33 +16,27 @@ from superadam._step.tensors import flattened
 from superadam._step.view import View, state_dtype
 from superadam._step.workspace import keep_small_blocks
 
-__all__ = ["SMALL", "TILE", "aligned", "cut", "elementwise", "pieces"]
+__all__ = ["SMALL", "TILE", "aligned", "alike", "cut", "pieces"]
 
-# Coordinates. Four megabytes of float32: half a dozen tensors fit into the last cache of a server. Smaller pieces take
-# longer, for every operation has to be called, and its threads to meet at its end, for each of them.
+# Coordinates of a piece. Four megabytes of float32: half a dozen tensors fit into the last cache of a server. Smaller
+# pieces take longer: more calls, and more waiting for threads.
 TILE = 1 << 20
-SMALL = 1 << 16  # tensors with fewer coordinates are updated together
-
-
-def elementwise(view: View, *, line_9: bool = True) -> bool:
-    """Whether all parts treat every coordinate by itself, with or without the set and the penalty."""
-    known = view.layout is not None
-    return bool(view.layout.elementwise[line_9]) if known else view.parts.elementwise(line_9=line_9)
+SMALL = 1 << 16  # tensors with at most so many coordinates are updated together
 
 
 def pieces(view: View, *, line_9: bool = True, reading: bool = False) -> Iterator[View]:
-    """The view in pieces, for lines that include the step or not. Their tensors are views: write, do not rebind.
+    """The view in pieces, for lines with or without line 9. Their tensors are views: write into them.
 
-    `reading` is for lines that make no tensors, and need not be in the cache: their pieces are so small only that a sum
-    over them in float32 is a good one.
+    `reading` is for lines that only sum. They gain nothing from the cache, so their pieces are larger: small enough for
+    an accurate sum in float32.
     """
     keep_small_blocks()  # temporaries
     tile, limit = (16 * TILE, 16 * TILE) if reading else (TILE, SMALL)
     small = [i for i, p in enumerate(view.params) if p.numel() <= limit]
     if len(small) == len(view.params) and sum([p.numel() for p in view.params]) <= tile:
-        yield view  # most often
+        yield view  # the usual case
         return
-    by_coordinate, by_row = elementwise(view, line_9=line_9), elementwise(view, line_9=False)
+    by_coordinate, by_row = view.parts.elementwise(line_9=line_9), view.parts.elementwise(line_9=False)
     if len(small) > 1:
         yield from (view.part(lot) for lot in _lots(view, small, tile))
     else:
@@ -59,7 +53,7 @@ def pieces(view: View, *, line_9: bool = True, reading: bool = False) -> Iterato
 
 
 def _lots(view: View, small: list[int], tile: int) -> Iterable[list[int]]:
-    """Small tensors by about `tile` coordinates: the temporaries of thousands of them would be as large as x."""
+    """Small tensors in lots of about `tile` coordinates: all at once, temporaries could be as large as x."""
     lots: dict[int, list[int]] = {}
     start = 0
     for i in small:
@@ -74,7 +68,7 @@ def _in_rows(view: View, x: Tensor) -> bool:
 
 
 def cut(view: View, i: int, size: int, *, flat: bool = True) -> Iterator[View]:
-    """Parameter i in pieces, of so many coordinates or rows, bound to their names."""
+    """Bound views of parameter i in pieces of `size` coordinates, or rows if not `flat`."""
     state, grad = view.states[i], view.grads[i]
     held = [name for name in (*view.names, *(() if flat else ("root",))) if name in state]
     other = {name: value for name, value in state.items() if name not in held}
@@ -86,23 +80,29 @@ def cut(view: View, i: int, size: int, *, flat: bool = True) -> Iterator[View]:
     grads = [None] * len(x) if grad is None else split(grad)
     for k, tile in enumerate(x):
         views = {name: buffer[k] for name, buffer in zip(held, buffers, strict=True)}
-        yield view.replaced([tile], [grads[k]], [{**other, **views}]).bound()
+        offset = k * x[0].numel()  # the place of its first coordinate, for random bits
+        yield view.replaced([tile], [grads[k]], [{**other, **views, "offset": offset}]).bound()
 
 
 def aligned(view: View, which: list[int] | None = None) -> bool:
-    """Whether the parameters, their gradients and their state lie in memory alike, coordinate by coordinate."""
-    names = view.names
+    """Whether parameters, gradients and state have their coordinates in memory in one order, and the state's dtype."""
+    narrow = view.narrow
+    wide = [name for name in view.names if name not in narrow]
     return all(
-        _alike([view.params[i], view.grads[i], *(view.states[i].get(name) for name in names)])
+        alike([view.params[i], view.grads[i], *map(view.states[i].get, wide)], [view.states[i][n] for n in narrow])
         for i in (range(len(view.params)) if which is None else which)
     )
 
 
-def _alike(tensors: list[Tensor | None]) -> bool:
+def alike(tensors: Sequence[Tensor | None], narrow: Sequence[Tensor] = ()) -> bool:
+    """`aligned`, for the tensors of one parameter. Those of a `narrow` state may have another dtype."""
     there = [t for t in tensors if t is not None]
     first = there[0]
-    # complex or short numbers, a gradient of another precision (`grad_dtype`), or a DTensor
-    if any(t.dtype != state_dtype(first) or t.shape != first.shape or hasattr(t, "device_mesh") for t in there):
+    # not so: complex or low-precision parameters, a gradient of another precision (`grad_dtype`)
+    if any(t.dtype != state_dtype(first) for t in there):
+        return False
+    there += narrow
+    if any(t.shape != first.shape or hasattr(t, "device_mesh") for t in there):  # a DTensor
         return False
     if all(t.is_contiguous() for t in there):
         return True

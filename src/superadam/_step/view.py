@@ -1,19 +1,20 @@
-"""Some of the parameters, updated together, as the lines of Algorithm 1 and the parts see them.
+"""`View`: some parameters with their gradients and state, as the lines of Algorithm 1 and the parts see them.
 
-A view is all parameters of a group that are alike (device, dtype, step count, phase) as one `TensorList`, one of
-them, or a piece of one. Complex parameters appear as their real views; low-precision ones keep their state in float32.
+A view holds the parameters of a layout as one `TensorList`, or one of these parameters, or a piece of one. Complex
+parameters appear as their real views. The state of low-precision parameters is float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
+from superadam._state.owners import Place, everywhere, from_owners, to_owners
 from superadam._state.sharding import Sharding, local, over_ranks, sharding
-from superadam._step.tensors import Scalar, TensorList
+from superadam._step.tensors import Scalar, TensorList, compiled_step, each, gamma_of, join, real, state_dtype
 
 if TYPE_CHECKING:
     from superadam._state.options import Composition
@@ -23,66 +24,37 @@ if TYPE_CHECKING:
     from superadam.penalties import Penalty
     from superadam.schedules import Schedule
     from superadam.sets import ConvexSet
+    from superadam.stepsizes import Stepsize
 
-__all__ = ["Line", "Scalars", "Sums", "View", "each", "join", "real", "state_dtype"]
+__all__ = ["Line", "Sums", "View", "batches", "each", "join", "real", "state_dtype", "unbatched"]
 
 Sums = tuple[Tensor, ...]
 """Sums over the coordinates of a view, for a matrix that needs them."""
+Line = Callable[["View", Scalar], Sums]
+"""Some lines of Algorithm 1: a function of a view and γ."""
 
 
-def real(x: Tensor) -> Tensor:
-    """x itself, or the real view of a complex x."""
-    return torch.view_as_real(x) if x.is_complex() else x
+def batches(views: list[View], tensors: list[Tensor]) -> list[Tensor]:
+    """`View.matrices` of several views, with one message for all."""
+    parts = [part for tensor in tensors for part in each(tensor)]
+    params, places = [p for v in views for p in v.params], [place for v in views for place in v.places]
+    wholes = iter(to_owners(parts, params, places))
+    return [view._batch([next(wholes) for _ in view.params]) for view in views]
 
 
-def state_dtype(x: Tensor) -> torch.dtype:
-    """float64 for double precision, float32 for all others: bfloat16 cannot hold an average over a thousand steps."""
-    return torch.float64 if x.dtype in (torch.float64, torch.complex128) else torch.float32
-
-
-def gamma_of(group: dict[str, Any]) -> Scalar:
-    """γ of a param group, as a number where that needs no synchronisation with a device."""
-    lr = group["lr"]
-    if not isinstance(lr, Tensor):
-        return cast(float, lr)
-    on_host = lr.device.type == "cpu" and not group["capturable"] and not lr.requires_grad
-    return float(lr) if on_host else lr.reshape(())
-
-
-def join(tensors: list[Tensor]) -> Tensor:
-    """Several tensors as one."""
-    return tensors[0] if len(tensors) == 1 else cast(Tensor, TensorList(tensors))
-
-
-def each(value: Tensor) -> Iterable[Tensor]:
-    """The tensors of a list, or the one tensor."""
-    return value if isinstance(value, TensorList) else [value]
-
-
-class Scalars:
-    """The 0-d tensors that all parameters of a matrix share, as `reduce` sees them.
-
-    An assignment is written into the tensor.
-    """
-
-    def __init__(self, tensors: dict[str, Tensor], *, rebind: bool = False) -> None:
-        self.__dict__.update(tensors)
-        self.__dict__["_shared"] = tensors
-        self.__dict__["_rebind"] = rebind  # autograd may have saved the tensor that was there
-
-    def __setattr__(self, name: str, value: Tensor) -> None:
-        own = self.__dict__
-        if own["_rebind"]:
-            own["_shared"][name] = own[name] = value.clone()
-        elif value is not own[name]:
-            own[name].copy_(value)
+def unbatched(views: list[View], matrices: list[Tensor]) -> list[Tensor]:
+    """`View.tensors` of several views, with one message for all."""
+    wholes = [whole for v, batch in zip(views, matrices, strict=True) for whole in v._wholes(batch)]
+    params, places = [p for v in views for p in v.params], [place for v in views for place in v.places]
+    parts = iter(from_owners(wholes, params, places))
+    return [join([next(parts) for _ in view.params]) for view in views]
 
 
 class View:
-    """Parameters with their gradients and state, and what this step knows about them.
+    """Parameters with their gradients and state, and what this step knows about them. Parts see it as `s`.
 
-    Parts see it as `s`. It has x and every tensor of the state that the parts have named (g, v, …); `s.v = …` is
-    written into the state. A matrix finds its scalars, and, if it compares two gradients of a batch, `q` and `dx`.
+    After `bound()`, `s` has x, the tensors of the state by their names (g, v, …) and the scalars of the matrix. An
+    assignment `s.v = …` writes into the state.
     """
 
     group: dict[str, Any]
@@ -91,26 +63,45 @@ class View:
     states: list[dict[str, Any]]
     scalars: dict[str, Tensor]
     parts: Composition
+    estimator: Estimator
+    matrix: Matrix
+    schedule: Schedule
+    iterate: Iterate
+    stepsize: Stepsize | None
+    constraint: ConvexSet | None
+    penalty: Penalty | None
     x: Tensor
     g: Tensor
 
     names: tuple[str, ...]
-    """What is kept for these parameters."""
+    """The tensors of the state that the parts use."""
+    narrow: tuple[str, ...] = ()
+    """Those that are kept in bfloat16."""
     layout: Any = None
     moves = False
-    """Whether this step includes lines 9 and 10."""
-    alike = False
-    """Whether parameters, gradients and state lie in memory alike."""
+    """Whether this step ends with lines 9 and 10 (τ = 0), rather than with a pending move."""
     plain = False
-    """Whether parameters and state are tensors of one real dtype, none of them sharded."""
+    """Whether parameters and state have one real dtype, and none is sharded."""
     late = 0
-    """How many steps the step count of these parameters is behind."""
+    """Added to the step count, where the lines run before it is raised."""
     paired = False
     """Whether the estimator has seen this batch at the previous point."""
     restarted = False
     """Whether this gradient is the first after a restart, so that it is g."""
+    rate = 1.0
+    """γ of these parameters over the γ of their group."""
+    factor: Tensor | None = None
+    """What `clip` has multiplied g by, for an estimator that makes g_t of more than its buffer."""
     direction: Tensor | None = None
-    """H⁻¹g, where it takes all parameters at once."""
+    """H⁻¹g, where it was solved for all views together."""
+    places: Sequence[Place] = ()
+    """Where the matrices of each tensor are worked on, for a matrix of each."""
+    apart = False
+    """Whether some of these tensors have an owner among the processes, so that line 4 waits for all views."""
+    arrived: Tensor | None = None
+    """`estimates`, where they came with those of other views."""
+    unused_grad: Tensor
+    """The gradient that line 4 is waiting with."""
     q: Tensor
     r"""$\nabla f(x_{t-1}; \xi_t)$, for a matrix that compares it with $\nabla f(x_t; \xi_t)$."""
     dx: Tensor
@@ -126,37 +117,37 @@ class View:
         scalars: dict[str, Tensor],
         **more: Any,
     ) -> None:
-        set_ = self.__dict__
-        set_.update(group=group, parts=parts, params=params, grads=grads, states=states, scalars=scalars)
-        set_.update(zip(("estimator", "matrix", "schedule", "iterate", "constraint", "penalty"), parts, strict=True))
-        set_.update(more)
+        own = self.__dict__
+        own.update(group=group, parts=parts, params=params, grads=grads, states=states, scalars=scalars)
+        own.update(zip(parts._fields, parts, strict=True))
+        own.update(more)
         if "names" not in more and params:
-            set_["names"] = parts.names(params[0])
-
-    if TYPE_CHECKING:  # the parts, one by one
-        estimator: Estimator
-        matrix: Matrix
-        schedule: Schedule
-        iterate: Iterate
-        constraint: ConvexSet | None
-        penalty: Penalty | None
+            own["names"] = parts.names(params[0])
+        if "places" not in more and parts.matrix.scope == "tensor":
+            own["places"] = [everywhere(p, parts.matrix) for p in params]
 
     # ------------------------------------------------------------------------------------ state under its names
 
     def bound(self) -> View:
-        """This view with its tensors under their names."""
+        """Set x, the tensors of the state and the scalars as attributes, and return the view."""
         own, states = self.__dict__, self.states
         here = self.params if self.plain else [real(local(p)) for p in self.params]
         own["x"] = TensorList(here) if len(here) > 1 else here[0]
+        stacks = self.layout.stacks if self.layout is not None and len(states) > 1 else {}
+        own.update(stacks)
         for name in self.names:
+            if name in stacks:
+                continue
             held = [s[name] for s in states] if self.plain else [local(s[name]) for s in states]
+            if name in self.narrow:  # copies: the way that runs the lines writes them back
+                held = [h.float() for h in held]
             own[name] = TensorList(held) if len(held) > 1 else held[0]
         for name, value in self.scalars.items():
             own[name] = value.to(self.params[0].device)
         return self
 
     def all(self, name: str) -> list[Tensor]:
-        """One tensor of the state of every parameter."""
+        """The tensor of this name in the state of every parameter."""
         return [state[name] for state in self.states]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -179,12 +170,13 @@ class View:
     # ------------------------------------------------------------------------------------ other views
 
     def replaced(self, params: list[Tensor], grads: list[Tensor | None], states: list[dict[str, Any]]) -> View:
-        """This view of other tensors."""
-        kept = {name: getattr(self, name) for name in ("names", "paired", "restarted", "plain", "layout")}
+        """The same view, of other tensors."""
+        names = ("names", "narrow", "paired", "restarted", "plain", "layout", "factor", "rate", "places", "apart")
+        kept = {name: getattr(self, name) for name in names}
         return View(self.group, self.parts, params, grads, states, self.scalars, **kept)
 
     def part(self, which: list[int]) -> View:
-        """Some of the parameters."""
+        """A view of some of the parameters."""
         if len(which) == len(self.params):
             return self
 
@@ -192,6 +184,8 @@ class View:
             return [values[i] for i in which]
 
         part = self.replaced(some(self.params), some(self.grads), some(self.states))
+        if self.places:
+            part.places = [self.places[i] for i in which]
         for name in ("q", "dx", "direction"):
             if self.__dict__.get(name) is not None:
                 part.__dict__[name] = join(some(list(each(self.__dict__[name]))))
@@ -199,7 +193,7 @@ class View:
 
     @classmethod
     def merged(cls, views: list[View]) -> View:
-        """Views that share their matrix as one."""
+        """One view of all parameters of some views, which share their matrix."""
         merged = views[0].replaced(
             [p for view in views for p in view.params],
             [grad for view in views for grad in view.grads],
@@ -213,9 +207,21 @@ class View:
 
     @property
     def gamma(self) -> Scalar:
-        """γ, as a number where that needs no synchronisation with a device."""
+        """γ, as in `gamma_of`."""
         lr = self.group["lr"]
-        return lr if isinstance(lr, float) else gamma_of(self.group)
+        lr = lr if isinstance(lr, float) else gamma_of(self.group)
+        return lr if self.rate == 1 else lr * self.rate
+
+    @property
+    def aligned(self) -> bool:
+        """Whether parameters, state and gradients have their coordinates in memory in one order."""
+        there = self.grads[0] is not None
+        return bool(self.layout.aligned_with(self.grads) if there else self.layout.aligned)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether kernels of our own are wanted: compile=True, or torch.compile(opt.step)."""
+        return self.group["compile"] or compiled_step.get()
 
     @property
     def sharding(self) -> Sharding:
@@ -224,7 +230,7 @@ class View:
 
     @property
     def one(self) -> Tensor:
-        """1, where the state of these parameters is."""
+        """1, in the dtype and on the device of the state."""
         return torch.ones((), dtype=state_dtype(self.params[0]), device=self.params[0].device)
 
     @property
@@ -234,16 +240,17 @@ class View:
 
     @property
     def decay(self) -> float:
-        """The weight decay that is not part of the gradient."""
+        """w of the decoupled weight decay, else 0."""
         return float(self.group["weight_decay"]) if self.group["decoupled_weight_decay"] else 0.0
 
     @property
     def decay_in_gradient(self) -> float:
+        """w of the weight decay that is part of the gradient, else 0."""
         return float(self.group["weight_decay"]) - self.decay
 
     @property
     def grad(self) -> Tensor:
-        """The newest gradient, in the dtype of the state, with the sign of a minimisation."""
+        """The newest gradient of what is minimised, in the dtype of the state, with the weight decay that is in it."""
         grads = cast(list[Tensor], self.grads)
         if not self.plain:
             grads = [local(g) for g in grads]
@@ -253,10 +260,51 @@ class View:
             grad = -grad
         if self.group["weight_decay"] != 0 and not self.group["decoupled_weight_decay"]:
             grad = grad + self.x * self.decay_in_gradient
-        return grad
+        return grad if self.stepsize is None else self.stepsize.weighed(self, grad)
+
+    @property
+    def estimate(self) -> Tensor:
+        """g_t, as line 9 takes it."""
+        there = self.estimator.blends and self.grads[0] is not None
+        return self.estimator.estimate(self) if there else self.g
+
+    @property
+    def estimates(self) -> Tensor:
+        """g_t, as the batch of matrices that a matrix of each tensor works on."""
+        return self.matrices(self.estimate) if self.arrived is None else self.arrived
+
+    def matrices(self, like_x: Tensor) -> Tensor:
+        """A tensor or list like x, as the batch of matrices that a matrix of each tensor works on."""
+        return batches([self], [like_x])[0]
+
+    def tensors(self, matrices: Tensor) -> Tensor:
+        """The inverse of `matrices`: a tensor or a list like x, of what this process holds."""
+        return unbatched([self], [matrices])[0]
+
+    def _batch(self, wholes: list[Tensor | None]) -> Tensor:
+        """The matrices of some tensors, those that are here."""
+        here = [whole for whole in wholes if whole is not None]
+        if not here:
+            return self.one.new_empty((0, *self.places[0].shape[1:]))
+        if self.matrix.reshapes and len(here) > 1:
+            return torch.stack(here).reshape(-1, *self.places[0].shape[1:])
+        cut = [self.matrix.matrices(whole) for whole in here]
+        return cut[0] if len(cut) == 1 else torch.cat(cut)
+
+    def _wholes(self, matrices: Tensor) -> list[Tensor | None]:
+        """The inverse."""
+        if self.matrix.reshapes and all([place.here == place.shape[0] for place in self.places]):
+            return list(matrices.reshape(len(self.params), *real(self.params[0]).shape).unbind())
+        parts = torch.split(matrices, [place.here for place in self.places])
+        return [
+            self.matrix.tensor(part, real(local(p) if place.within else p).shape)
+            if place.here or not place.group
+            else None
+            for part, p, place in zip(parts, self.params, self.places, strict=True)
+        ]
 
     def whole_norm(self, tensor: Tensor) -> Tensor:
-        """The norm of a tensor of which `tensor` is what this process holds."""
+        """The norm of a tensor over all processes, of which `tensor` is what this process holds."""
         norm: Tensor = torch.linalg.vector_norm(tensor)
         return norm if self.sharding is None else over_ranks(norm.square(), self.sharding).sqrt()
 
@@ -264,7 +312,7 @@ class View:
 
     @property
     def t(self) -> Scalar:
-        """The step count, as the matrix shall see it."""
+        """The step count that the matrix sees."""
         return self.at_age(lambda t: t)
 
     @property
@@ -275,12 +323,17 @@ class View:
     def alpha(self) -> Scalar:
         return self.schedule.first if self.restarted else self.schedule.weight_of(self)
 
+    def number(self, name: str) -> Scalar:
+        """A number of the iterate, as `Iterate.count` has left it."""
+        first: Scalar = self.states[0][name]
+        return join(self.all(name)) if isinstance(first, Tensor) else first
+
     def at_age(self, formula: Callable[[Any], Any]) -> Scalar:
-        """A formula of t as the matrix shall see it; unlike `formula(s.t)`, it is not part of a compiled kernel."""
+        """A formula of the step count that the matrix sees. Unlike `formula(s.t)`, a kernel does not compute it."""
         return self.at_step(lambda t, tau: formula(self.iterate.age(t)))
 
     def at_step(self, formula: Callable[[Any, float], Any], ahead: int = 0) -> Scalar:
-        """A formula of t and τ, at the step count of these parameters or later."""
+        """A formula of t and τ at the step count of these parameters, or `ahead` steps later."""
         step = self.states[0]["step"]
         if not isinstance(step, Tensor):
             return cast(Scalar, formula(step + ahead + self.late, self.estimator.tau))
@@ -289,7 +342,3 @@ class View:
         steps = torch.stack(self.all("step")).to(dtype) + (ahead + self.late)
         values = torch.as_tensor(formula(steps, self.estimator.tau))
         return join(list(values.to(step.device, state_dtype(self.params[0])).expand(len(steps)).unbind()))
-
-
-Line = Callable[[View, Scalar], Sums]
-"""Some lines of Algorithm 1 on a view, given γ."""

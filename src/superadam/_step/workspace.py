@@ -1,7 +1,7 @@
-"""Memory that is kept from step to step: on a CPU, fetching fresh memory takes longer than the step itself.
+"""Memory that is kept from step to step: on a CPU, allocating new memory takes longer than the step itself.
 
-Each thread has its own. It grows to the largest piece that line 9 works on: for sets that couple all coordinates of a
-tensor, two tensors of that size; otherwise a few megabytes.
+Each thread has its own. It grows to the largest piece that line 9 works on. For sets that couple all coordinates of a
+tensor that is two tensors of its size, otherwise a few megabytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _kept = threading.local()
 
 
 def scratch(name: str, like: Tensor) -> Tensor:
-    """A tensor like another one, with anything in it. The next call with the same name returns the same memory."""
+    """An uninitialised tensor like another one. The next call with the same name returns the same memory."""
     plain = like.device.type == "cpu" and like.is_contiguous() and type(like.data) is Tensor
     if not plain or torch.is_grad_enabled():
         return torch.empty_like(like)
@@ -33,9 +33,8 @@ def scratch(name: str, like: Tensor) -> Tensor:
 
 @functools.cache
 def keep_small_blocks() -> None:
-    """Have malloc keep the blocks that temporaries free, rather than fetch them again page by page.
+    """Have malloc keep the memory of freed temporaries, instead of getting it from the system again page by page.
 
-    glibc keeps up to 64 MB once a program has freed a block of almost 32 MB, as most that train networks have. This
-    is one.
+    glibc keeps up to 64 MB once a program has freed a block of almost 32 MB. This frees one.
     """
     torch.empty(31 << 20, dtype=torch.uint8)

@@ -47,6 +47,10 @@ def _gpt2_small() -> Shapes:
     return [(50257, 768), (1024, 768), *12 * shapes_of(Block), (768,), (768,)]
 
 
+def _gpt2_blocks() -> Shapes:
+    return 2 * shapes_of(lambda: Block(width=512, heads=8))
+
+
 def _mlp() -> Shapes:
     return [(1024, 784), (1024,), (1024, 1024), (1024,), (10, 1024), (10,)]
 
@@ -58,6 +62,7 @@ def _many_small() -> Shapes:
 SHAPES: dict[str, Callable[[], Shapes]] = {
     "resnet18": lambda: shapes_of(lambda: cifar_resnet(18, classes=10)),
     "gpt2-small": _gpt2_small,
+    "gpt2-blocks": _gpt2_blocks,
     "mlp": _mlp,
     "many-small": _many_small,
 }

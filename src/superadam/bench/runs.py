@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import platform
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 import superadam
-from superadam.bench import candidates, measures, models, startup, training
+from superadam.bench import candidates, measures, models, peers, startup, training
 from superadam.bench.candidates import ADAMW_FOREACH, ADAMW_FUSED, Candidate, Gradients, Trial
 from superadam.lab.machine import processor
 
@@ -33,6 +34,7 @@ def report(
     compile: bool = False,
     sizes: bool = False,
     end_to_end: bool = False,
+    matrices: bool = False,
     say: Say = lambda text: None,
 ) -> Report:
     """Everything that was asked for.
@@ -45,9 +47,17 @@ def report(
         compile: also `compile=True`, and how long compilation takes.
         sizes: also the cost per parameter from 10⁵ to 10⁸ of them.
         end_to_end: also the optimizer's share of a training step.
+        matrices: instead, Muon and its kin beside those of other packages; with `end_to_end`, their shares.
         say: told what is being done.
     """
-    made: Report = {"machine": _machine(), "rounds": rounds, "models": {}}
+    made: Report = {
+        "machine": _machine(),
+        "date": datetime.date.today().isoformat(),
+        "rounds": rounds,
+        "models": {},
+    }
+    if matrices:
+        return made | _report_of_matrices(names, rounds, end_to_end, say)
     for name in names:
         say(f"{name}: a step of every method")
         everything = candidates.everything(compile=compile)
@@ -63,6 +73,17 @@ def report(
     if end_to_end:
         say("share of a training step")
         made["end_to_end"] = training.shares(max(rounds // 4, 2))
+    return made
+
+
+def _report_of_matrices(names: Sequence[str], rounds: int, end_to_end: bool, say: Say) -> Report:
+    made: Report = {"packages": peers.versions(), "named": True, "matrices": {}}
+    for name in names:
+        say(f"{name}: Muon and its kin beside other packages")
+        made["matrices"][name] = peers.measure(models.SHAPES[name](), rounds)
+    if end_to_end:
+        say("share of a training step")
+        made["end_to_end"] = training.shares(max(rounds // 4, 2), optimizers=training.with_matrices())
     return made
 
 

@@ -30,11 +30,13 @@ class Table(NamedTuple):
 
 
 def tables(report: Mapping[str, Any]) -> dict[str, Table]:
-    """Every table of a report, by key: "times of …" and "memory of …" a model, then "sizes", "import", "compile" and
-    "end_to_end"."""
+    """Every table of a report, by key: "times of …" and "memory of …" a model, "matrices of …" one, then "sizes",
+    "import", "compile" and "end_to_end"."""
     made = {}
     for name, model in report["models"].items():
         made[f"times of {name}"], made[f"memory of {name}"] = _times(name, model), _memory(name, model)
+    for name, model in report.get("matrices", {}).items():
+        made[f"matrices of {name}"] = _matrices(name, model)
     if "sizes" in report:
         made["sizes"] = _sizes(report["sizes"])
     if "import" in report:
@@ -77,7 +79,23 @@ def _memory(name: str, model: Mapping[str, Any]) -> Table:
         for method, row in model["rows"].items()
         if "skipped" not in row
     ]
-    return Table(f"{name}: memory, and the first step", head, rows)
+    return Table(f"{name}: memory and first step", head, rows)
+
+
+def _matrices(name: str, model: Mapping[str, Any]) -> Table:
+    ratio = "superadam / package"
+    head = ["method", "package", "ms", "mean", "slowest step", f"{ratio}, median", f"{ratio}, mean"]
+    rows = []
+    for method, times in model["methods"].items():
+        own = times["superadam"]
+        for package, row in times.items():
+            ratios = (
+                ["", ""]
+                if package == "superadam"
+                else [f"{own[f'{of}_ms'] / row[f'{of}_ms']:.2f}" for of in ("median", "mean")]
+            )
+            rows.append([method, package, _pair(row, "_ms", ms), ms(row["mean_ms"]), ms(row["maximum_ms"]), *ratios])
+    return Table(f"{name}: {model['tensors']} tensors, {model['parameters']:,} parameters", head, rows)
 
 
 def _sizes(columns: Mapping[str, Any]) -> Table:
@@ -101,7 +119,7 @@ def _over(times: Mapping[str, float], base: Mapping[str, float]) -> str:
 
 def _compile(times: Mapping[str, Any]) -> Table:
     rows = [[name, *(f"{row[kind]:.2f}" for kind in ("eager_s", "cold_s", "warm_s"))] for name, row in times.items()]
-    head = ["method", "not compiled", "compiled, cache empty", "compiled, cache there"]
+    head = ["method", "not compiled", "compiled, empty cache", "compiled, warm cache"]
     return Table("seconds of the first four steps in a new process", head, rows)
 
 
@@ -111,7 +129,7 @@ def _end_to_end(tasks: Mapping[str, Any]) -> Table:
         for task in tasks.values()
         for label, row in task["rows"].items()
     ]
-    return Table("training steps", ["task", "optimizer", "step, ms", "of it the optimizer, ms", "share"], rows)
+    return Table("training steps", ["task", "optimizer", "step, ms", "optimizer, ms", "share"], rows)
 
 
 def ms(x: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -13,14 +14,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from superadam.bench import measures
+from superadam import zoo
+from superadam.bench import measures, peers
 from superadam.bench.models import Block
 from superadam.lab.models import cifar_resnet
 from superadam.optimizer import SuperAdam
 
-__all__ = ["TRAININGS", "Training", "shares"]
+__all__ = ["TRAININGS", "Training", "shares", "with_matrices"]
 
-OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
+Build = Callable[[nn.Module], Optimizer]
+
+OPTIMIZERS: dict[str, Build] = {
     "torch AdamW, fused": lambda model: torch.optim.AdamW(model.parameters(), fused=True),
     "case 1, τ = 0": lambda model: SuperAdam(model, tau=0.0),
     "case 1, τ = 1": lambda model: SuperAdam(model, tau=1.0),
@@ -86,11 +90,20 @@ class _Loop:
         self.evaluations.append(spent)
 
 
-def shares(rounds: int, tasks: dict[str, Training] | None = None) -> dict[str, Any]:
+def with_matrices() -> dict[str, Build]:
+    """AdamW, and the methods with a matrix for each tensor."""
+    baseline = "torch AdamW, fused"
+    own = {name: functools.partial(zoo.create, name, **options) for name, options in peers.OPTIONS.items()}
+    return {baseline: OPTIMIZERS[baseline], **own}
+
+
+def shares(
+    rounds: int, tasks: dict[str, Training] | None = None, optimizers: dict[str, Build] | None = None
+) -> dict[str, Any]:
     """For each task and optimizer: a training step, the optimizer's part of it, and that part's share."""
     made: dict[str, Any] = {}
     for name, task in (TRAININGS if tasks is None else tasks).items():
-        runs = {label: _Loop(task, build) for label, build in OPTIMIZERS.items()}
+        runs = {label: _Loop(task, build) for label, build in (optimizers or OPTIMIZERS).items()}
         times = measures.interleaved({label: run.step for label, run in runs.items()}, rounds, warm_up=1)
         rows = {}
         for label, whole in times.items():

@@ -1,4 +1,4 @@
-"""Checkpoints on disk, and the place of a run in its data."""
+"""Checkpoints on disk, including the position of a run in its data."""
 
 from superadam.checkpoint.files import content_of, load_checkpoint, save_checkpoint
 from superadam.checkpoint.resumable import Resumable

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whoever writes them, and however the writing ends."""
+"""Atomic file writes, also with several processes and interrupted runs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["locked", "whole", "write_text"]
 
 @contextmanager
 def whole(path: str | os.PathLike[str], *, new: bool = False) -> Iterator[IO[bytes]]:
-    """A file to write into, which takes the place of `path` in one instant, once all of it is on the disk.
+    """A file to write to. It replaces `path` atomically, once all of it is on the disk.
 
-    After an error or a kill, `path` is what it was before. Any number of processes may write the same path: the last
-    one wins. What a killed one has left beside it is cleared away.
+    After an error or a kill, `path` is unchanged. Any number of processes may write the same path: the last one wins.
+    Temporary files of killed processes are removed.
 
     Args:
-        path: in a folder that exists. Behind a symbolic link, the file that it leads to. What is no file, such as
-            /dev/stdout, is written into.
-        new: raise FileExistsError if there is a file in the end: of several processes, the first one wins.
+        path: a path in an existing folder. A symbolic link is followed. A path that is not a regular file, such as
+            /dev/stdout, is written to directly.
+        new: raise FileExistsError if the file exists in the end: of several processes, the first one wins.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -73,15 +73,15 @@ def whole(path: str | os.PathLike[str], *, new: bool = False) -> Iterator[IO[byt
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, new: bool = False) -> None:
-    """A whole file of UTF-8."""
+    """Write UTF-8 text atomically."""
     with whole(path, new=new) as file:
         file.write(text.encode())
 
 
 def locked(file: IO[bytes]) -> bool | None:
-    """Lock an open file as long as it is open; False if another process has done so, None if there are no locks here.
+    """Lock a file while it is open. False if another process holds the lock, None if the system has no locks.
 
-    The system takes the lock from a process that ends, however it ends.
+    The system releases the lock when the process ends, for whatever reason.
     """
     if fcntl is None:
         return None
@@ -102,7 +102,7 @@ def _mode(path: Path) -> int | None:
 
 
 def _clear(path: Path) -> None:
-    """Remove what killed processes have left, which nobody has locked."""
+    """Remove temporary files of killed processes: those that nobody has locked."""
     for left_over in path.parent.glob(glob.escape(f".{path.name}.") + "*.tmp"):
         with suppress(OSError), open(left_over, "rb") as file:
             if locked(file):
@@ -110,7 +110,7 @@ def _clear(path: Path) -> None:
 
 
 def _beside(path: Path) -> tuple[IO[bytes], Path]:
-    """A new file that is locked."""
+    """A new, locked temporary file."""
     while True:
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         file = open(temporary, "xb")  # noqa: SIM115

@@ -1,10 +1,10 @@
-"""Checkpoints on disk: everything a run goes on from, in one file that is whole or not there.
+"""Checkpoints on disk: everything that a run needs to resume, in one file that is written atomically.
 
-A run that is stopped and resumed takes the same steps, to the last bit, if all it draws on comes back: parameters and
-buffers, g, H and a pending move, the LR scheduler, the loss scale, the random generators, and the place in the data.
+A resumed run takes the same steps bit for bit if the checkpoint restores all of its state: parameters and buffers, g, H
+and a pending move, the LR scheduler, the loss scale, the random generators, and the position in the data.
 
-The file is one of `torch.save`, read with `weights_only=True`, followed by the SHA-256 of all before it: torch itself
-does not notice a flipped bit. It is written beside the old one, which it replaces only when it is on the disk.
+The file is one of `torch.save`, read with `weights_only=True`, followed by the SHA-256 of its content, because torch
+does not detect a flipped bit. A new file replaces the old one only when all of it is on the disk.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
-from superadam._state import replay
+from superadam._state import twice
 from superadam._state.loading import by_name
 from superadam.checkpoint.disk import whole
 from superadam.checkpoint.resumable import default_generators, set_default_generators
@@ -31,7 +31,7 @@ FORMAT, VERSION = "superadam checkpoint", 1
 
 
 class Stateful(Protocol):
-    """A module, an optimizer, a scheduler, a GradScaler, a StatefulDataLoader, …"""
+    """Anything with a `state_dict`: a module, an optimizer, a scheduler, a GradScaler, a StatefulDataLoader, …"""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
@@ -48,22 +48,22 @@ def save_checkpoint(
     extra: Any = None,
     **parts: Savable | None,
 ) -> None:
-    """Save a run, so that `load_checkpoint` resumes it bit for bit. An older file at `path` is replaced in one instant:
-    whatever happens, `path` holds a whole checkpoint.
+    """Save a run, so that `load_checkpoint` resumes it bit for bit. The new file replaces an older one atomically, so
+    `path` always holds a complete checkpoint.
 
-    Besides the parts it saves the states of torch's generators (the CPU's, and every device's once one is in use),
-    Python's `random` and NumPy's.
+    It also saves the states of torch's generators (the CPU's, and every device's once one is in use), of Python's
+    `random` and of NumPy.
 
-    Call it between two batches. Between the two half-steps of one it is refused.
+    Call it between two batches. It raises an error between the two half-steps of a batch.
 
     Args:
-        path: of the file. Its folder must exist. One process writes it: rank 0, if there are several.
-        model: its parameters and buffers.
-        optimizer: any of torch's, or ours.
-        extra: plain data of your own (numbers, strings, tensors, lists, dicts), which `load_checkpoint` returns.
-        parts: by name, whatever else changes as the run goes on: an LR scheduler, a `GradScaler`, `Resumable` data, an
-            average of the model, …, anything with a `state_dict`; and every `torch.Generator` that you draw from.
-            None is left out.
+        path: path of the file, in an existing folder. With several processes, call it on rank 0 only.
+        model: the model, with its parameters and buffers.
+        optimizer: any optimizer, ours or torch's.
+        extra: your own plain data (numbers, strings, tensors, lists, dicts), which `load_checkpoint` returns.
+        parts: by name, everything else that changes during the run and has a `state_dict`: an LR scheduler, a
+            `GradScaler`, `Resumable` data, an average of the model, …; and every `torch.Generator` that you draw from.
+            None is skipped.
 
     >>> import tempfile
     >>> from superadam import SuperAdam
@@ -76,7 +76,7 @@ def save_checkpoint(
     ...     load_checkpoint(path, model=model, optimizer=opt, scheduler=scheduler)
     {'best': 0.5}
     """
-    half = replay.current()
+    half = twice.current()
     if half is not None and not half.second and getattr(optimizer, "two_point", False):
         raise RuntimeError("save_checkpoint() in the first turn of a batch: save after step() in the second one.")
     named = _checked({"model": model, "optimizer": optimizer, **parts})
@@ -94,13 +94,18 @@ def save_checkpoint(
 def load_checkpoint(
     path: str | os.PathLike[str], *, model: nn.Module, optimizer: Optimizer, **parts: Savable | None
 ) -> Any:
-    """Load what `save_checkpoint` saved into the same parts, set the generators, and return `extra`.
+    """Load a checkpoint of `save_checkpoint` into the same parts, set the generators, and return `extra`.
 
-    Call it last before training goes on: what is drawn from the generators afterwards is part of the run. A file that
-    is cut short, damaged, of something else, or of another model or optimizer is refused with a ValueError, and then
-    nothing is changed. Weights and the optimizer's state are matched by the names of the parameters in the model;
-    parameters that are in no module are matched by their position. For the weights alone: `torch.load(path,
-    weights_only=True)["parts"]["model"]`.
+    Call it right before training continues, because random numbers drawn afterwards are part of the run. A file that is
+    truncated, corrupted, of another kind, or of another model or optimizer raises a ValueError, and nothing changes.
+    Weights and the optimizer's state are matched by the names of the parameters in the model. Parameters outside any
+    module are matched by position. For the weights alone: `torch.load(path, weights_only=True)["parts"]["model"]`.
+
+    Args:
+        path: the file.
+        model: the model, whose weights are replaced.
+        optimizer: the optimizer, whose state is replaced.
+        **parts: the other parts that you passed to `save_checkpoint`, under the same names.
 
     >>> import tempfile
     >>> model = nn.Linear(2, 1)
@@ -143,9 +148,9 @@ def _checked(parts: dict[str, Savable | None]) -> dict[str, Savable]:
 
 
 def _parameter_names(parts: dict[str, Savable]) -> dict[str, list[list[str] | None]]:
-    """For each optimizer, the names that its parameters have in the modules, by group; None where one has no name.
+    """For each optimizer, the names of its parameters in the modules, by group. None for a parameter without a name.
 
-    Modules are loaded by name, so optimizers must be, too: torch pairs their parameters by position.
+    Modules are loaded by name, so optimizers must be too. torch would pair their parameters by position.
     """
     names = {
         p: f"{name}.{key}"
@@ -172,8 +177,8 @@ def _load(part: Savable, state: Any) -> None:
 
 
 def _check_module(path: Any, name: str, own: dict[str, Any], saved: Any) -> None:
-    """What `load_state_dict` would find only after it has changed some of the parameters; and the dtypes, which it
-    would cast, so that the run would not be the same."""
+    """Check for errors that `load_state_dict` would find only after changing some parameters, and check the dtypes: it
+    would cast them, and the run would differ."""
     if not isinstance(saved, dict):
         raise ValueError(f"{path} does not fit {name}: expected a dict of tensors, found {type(saved).__name__}")
     wrong = [f"{key!r} is missing there" for key in own.keys() - saved.keys()]
@@ -195,7 +200,7 @@ def _kind(x: Any) -> str:
 
 
 def _load_all(path: Any, parts: dict[str, Savable], saved: dict[str, Any], generators: Any) -> None:
-    """All parts or none. Modules are last: they have been checked, and to undo them would take a copy of each."""
+    """Load all parts or none. Modules come last: they have been checked, and undoing them would need a copy of each."""
     now = default_generators()
     undo: list[Callable[[], None]] = [lambda: set_default_generators(now)]
     name = "the generators"
@@ -218,7 +223,7 @@ def _load_all(path: Any, parts: dict[str, Savable], saved: dict[str, Any], gener
 
 
 class _Hashed:
-    """A file that takes the hash of what is written, and remembers why a write failed: torch only says that one did."""
+    """A file that hashes its content, and keeps the reason of a failed write: torch only says that one failed."""
 
     def __init__(self, file: Any) -> None:
         self._file, self.sha256 = file, hashlib.sha256()
@@ -233,7 +238,7 @@ class _Hashed:
             raise
 
     def flush(self) -> None:
-        """Called by torch at the end; what is left in the buffer is written with the rest."""
+        """Called by torch at the end. The rest of the buffer is written later."""
 
 
 def _write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
@@ -251,7 +256,7 @@ def _write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 
 
 def _check_readable(path: str) -> None:
-    """Better to hear of it now than when it is needed."""
+    """Check now that the checkpoint can be read back, not only when it is needed."""
     unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     if unsafe:
         raise TypeError(
@@ -261,7 +266,7 @@ def _check_readable(path: str) -> None:
 
 
 def content_of(path: Path) -> dict[str, Any]:
-    """Refuse all but a whole file of ours, before anything in it is believed."""
+    """The content of a checkpoint. Raises an error unless the file is a complete checkpoint of ours."""
     with open(path, "rb") as file:
         size, digest = file.seek(0, os.SEEK_END) - hashlib.sha256().digest_size, hashlib.sha256()
         file.seek(0)

@@ -1,4 +1,4 @@
-"""The place of a run in its data, and in the random generators that its data is drawn with."""
+"""The position of a run in its data, and the states of the random generators that draw the data."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ _NOTHING = object()
 
 
 def default_generators() -> dict[str, Any]:
-    """The default generators, as plain data."""
+    """The states of the default generators, as plain data."""
     return Replay().plain()
 
 
 def set_default_generators(saved: dict[str, Any]) -> None:
-    """Those that exist here."""
+    """Set the states of the default generators that exist here."""
     Replay.of(saved).restore()
 
 
 class Resumable(Generic[T]):
-    """A data loader that knows its place: `epoch`, and how many batches of it, `batch`, are out.
+    """A data loader that tracks its position: `epoch`, and `batch`, the number of batches handed out in it.
 
-    Iterate over it as over the loader, one epoch at a time, and give it to `save_checkpoint` and `load_checkpoint`.
-    After loading, the first loop goes through what is left of its epoch: the epoch is begun as it was then, with the
-    same order, and the batches that are done are fetched once more and dropped, so that a dataset that augments at
-    random is where it was too. With `persistent_workers` it is not: their generators are out of reach.
+    Iterate over it as over the loader, one epoch at a time, and pass it to `save_checkpoint` and `load_checkpoint`.
+    After loading, the first loop covers the rest of its epoch. It restarts the epoch with the same order, fetches the
+    finished batches again and drops them, so that random augmentation continues where it was. This does not work with
+    `persistent_workers`, whose generators are not accessible.
 
-    Save after the step on a batch, not before: a batch counts as done once it is handed out. For the same reason,
-    this must be what the training loop (or `twice`) iterates over itself, not inside something that fetches ahead.
+    Save after the step on a batch, not before: a batch counts as done once it is handed out. For the same reason, the
+    training loop (or `twice`) must iterate over this object directly, not over a wrapper that prefetches.
 
     Args:
-        loader: a `DataLoader`, or any iterable that starts anew each time, whose order is fixed or drawn from its
+        loader: a `DataLoader`, or any iterable that restarts each time. Its order must be fixed, or drawn from its
             `generator`, its samplers' `generator`, or the default ones.
-        generators: of your own, that the dataset draws from in this process.
+        generators: your own generators that the dataset draws from in this process.
 
     >>> import torch
     >>> from torch.utils.data import DataLoader

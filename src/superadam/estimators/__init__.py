@@ -1,13 +1,26 @@
 r"""Line 11: the gradient estimator $g_t$.
 
-An estimator sees the two gradients of a batch one after the other, with the move from $x_{t-1}$ to $x_t$ between them,
-and keeps neither. In both methods `s` is the state at hand: `s.g`, and the weight `s.alpha` = $\alpha_t$.
+An estimator gets the two gradients of a batch one after the other, with the move from $x_{t-1}$ to $x_t$ between them.
+It keeps neither. `s` is the state at hand: `s.g`, and the weight `s.alpha` = $\alpha_t$.
 """
 
-from superadam.estimators.base import Estimator
-from superadam.estimators.line_11 import Averaged, Corrected, Recursive, Summed
+from superadam.estimators.base import Blend, Estimator
+from superadam.estimators.blends import GradientDifferences, HeavyBall, NesterovAdam, TwoAverages
+from superadam.estimators.line_11 import Averaged, Corrected, Nesterov, Recursive, Summed
 
-__all__ = ["Averaged", "Corrected", "Estimator", "Recursive", "Summed"]
+__all__ = [
+    "Averaged",
+    "Blend",
+    "Corrected",
+    "Estimator",
+    "GradientDifferences",
+    "HeavyBall",
+    "Nesterov",
+    "NesterovAdam",
+    "Recursive",
+    "Summed",
+    "TwoAverages",
+]
 
 _MOVED = {"Transport": "iterate=iterates.Ahead()", "Staged": "estimator=estimators.Summed(), iterate=iterates.Staged()"}
 

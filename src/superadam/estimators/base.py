@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from superadam._state.parts import Part
+from superadam._step.tensors import mix
 
 if TYPE_CHECKING:
     from superadam._step.view import View
 
-__all__ = ["Estimator"]
+__all__ = ["Blend", "Estimator"]
 
 
 class Estimator(Part, kind="estimator"):
-    """Base class. `buffers` names the tensors it keeps for each parameter, zero at first.
+    """Base class. `buffers` names the tensors kept for each parameter, which begin at zero.
 
-    An estimator says what it needs (`two_point`: both gradients of a batch) and takes the gradients in (`before`,
-    `after`). At which points they are taken is the iterate's choice.
+    `two_point` says whether the estimator needs both gradients of a batch; `before` and `after` get them. The iterate
+    chooses the points where gradients are taken.
 
     >>> class Newest(Estimator):
     ...     def after(self, s, grad):
@@ -30,18 +31,59 @@ class Estimator(Part, kind="estimator"):
 
     buffers: ClassVar[tuple[str, ...]] = ("g",)
     tau = 0.0  # no ClassVar: a subclass may make it an option, in its own place
-    """What a schedule takes for τ."""
+    """The τ that the schedule uses."""
+    blends: ClassVar[bool] = False
+    """Whether g_t is not the buffer g but what `estimate` makes of it."""
+
+    watches_steps: ClassVar[bool] = False
+    """Whether `moved` is called after every step."""
 
     @property
     def two_point(self) -> bool:
         return False
 
     def before(self, s: View, q: Tensor) -> None:
-        r"""Take in $q = \nabla f(x_{t-1}; \xi_t)$; $g_{t-1}$ is not needed any more, the move has been taken."""
+        r"""Use $q = \nabla f(x_{t-1}; \xi_t)$. The move along $g_{t-1}$ is done, so `s.g` may be overwritten."""
 
     def after(self, s: View, grad: Tensor) -> Tensor:
-        r"""Take in $\nabla f(x_t; \xi_t)$, so that `s.g` is $g_t$, and return the gradient that line 4 shall see.
+        r"""Use $\nabla f(x_t; \xi_t)$ to make `s.g` $g_t$, and return the gradient for line 4.
 
-        `s.paired` says if `before` has seen this batch.
+        `s.paired` says whether `before` was called for this batch.
         """
         raise NotImplementedError(f"{type(self).__name__} has no after")
+
+    def estimate(self, s: View) -> Tensor:
+        """g_t of line 9. The gradient of this batch is still at hand."""
+        g: Tensor = s.g
+        return g
+
+    def moved(self, s: View, step: Tensor) -> None:
+        """A step was taken along `step` = H_t⁻¹ g_t."""
+
+
+class Blend(Estimator, abstract=True):
+    """The buffer `g` is an average of gradients; the step goes along what `estimate` makes of it.
+
+    >>> class Half(Blend):
+    ...     def estimate(self, s):
+    ...         return (s.g + s.grad) / 2
+    >>> Half().blends
+    True
+    """
+
+    blends = True
+
+    def after(self, s: View, grad: Tensor) -> Tensor:
+        mix(s.g, grad, s.alpha)
+        return grad
+
+    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        if others.matrix.two_point:
+            return f"{type(others.matrix).__name__} lets a move wait for the next batch, when the gradient is gone"
+        in_gradient = options["weight_decay"] != 0 and not options["decoupled_weight_decay"]
+        if in_gradient and "lead" in others.iterate.buffers:
+            return (
+                f"it looks at the gradient where a move starts, and {type(others.iterate).__name__} takes it "
+                "elsewhere: use decoupled_weight_decay=True"
+            )
+        return None

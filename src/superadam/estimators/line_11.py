@@ -1,4 +1,4 @@
-"""Line 11, and what is made of it: corrected gradients, averaged estimates."""
+"""Line 11, and estimators that are made of it: corrected gradients, averaged estimates."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ import torch
 from torch import Tensor
 
 from superadam._state.parts import check
-from superadam._step.tensors import Scalar, TensorList, add_scaled, mix
-from superadam.estimators.base import Estimator
+from superadam._step.tensors import Scalar, TensorList, add_scaled, mix, tracing
+from superadam.estimators.base import Blend, Estimator
 from superadam.schedules import BiasCorrected
 
 if TYPE_CHECKING:
     from superadam._step.view import View
 
-__all__ = ["Averaged", "Corrected", "Recursive", "Summed"]
+__all__ = ["Averaged", "Corrected", "Nesterov", "Recursive", "Summed"]
 
 
 class Recursive(Estimator):
-    r"""Momentum (τ = 0), variance reduction (τ = 1), and what lies between.
+    r"""Momentum (τ = 0), variance reduction (τ = 1), and mixtures of both (0 < τ < 1).
 
     $$g_t = \alpha_t \nabla f(x_t; \xi_t)
           + (1-\alpha_t)\bigl[g_{t-1} + \tau\bigl(\nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t)\bigr)\bigr]$$
 
-    The sum is formed in two halves, so that one buffer holds it all:
-    $g_{t-1} - \tau q$ before the move, and after it $1-\alpha_t$ times that plus $(\alpha_t + (1-\alpha_t)\tau)\nabla
-    f(x_t; \xi_t)$.
+    One buffer is enough, because the sum is formed in two halves: $g_{t-1} - \tau q$ before the move, and after it
+    $1-\alpha_t$ times that plus $(\alpha_t + (1-\alpha_t)\tau)\nabla f(x_t; \xi_t)$.
+
+    Args:
+        tau: τ: 0 for momentum, 1 for variance reduction.
 
     >>> Recursive(tau=1.0).two_point
     True
@@ -52,6 +54,37 @@ class Recursive(Estimator):
         return grad
 
 
+class Nesterov(Blend):
+    r"""A step along a mixture of an average of gradients and the newest gradient, with one buffer.
+
+    $$m_t = (1-\alpha_t) m_{t-1} + \alpha_t \nabla f(x_t; \xi_t), \qquad
+      g_t = (1-a)\, m_t + a \nabla f(x_t; \xi_t)$$
+
+    Lion is $a = 1 - \beta_1 / \beta_2$ with $\alpha = 1 - \beta_2$; MARS with the previous batch's gradient and no
+    bound is $a = \tau$ (Ma and Yarats 2019 study all of them as quasi-hyperbolic momentum). The buffer `g` holds $m_t$.
+
+    Args:
+        a: weight of the newest gradient in the step. None takes α_t, which is Nesterov's momentum as Muon has it.
+
+    >>> Nesterov(a=0.05)
+    Nesterov(a=0.05)
+    """
+
+    a: float | None = None
+
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check(self.a is None or 0 <= self.a <= 1, "a", self.a, "0 <= a <= 1, or None")
+
+    def estimate(self, s: View) -> Tensor:
+        grad = s.grad if s.factor is None else s.grad * s.factor
+        a = s.alpha if self.a is None else self.a
+        if tracing.get() or not isinstance(a, float):
+            return s.g * (1 - a) + grad * a
+        return s.g.lerp(grad, a)  # one operation instead of three
+
+
 class Corrected(Estimator):
     r"""A corrected and clipped gradient, averaged (MARS: Yuan et al. 2024).
 
@@ -60,11 +93,17 @@ class Corrected(Estimator):
       \qquad \tilde c_t = c_t \min\Bigl(1, \frac{\mathrm{bound}}{\|c_t\|}\Bigr), \qquad
       g_t = (1-\alpha_t) g_{t-1} + \alpha_t \tilde c_t$$
 
-    The norm is that of each tensor by itself, and line 4 sees $\tilde c_t$. Without the bound, and with $\alpha_t =
-    \alpha$, this is line 11. With `previous_batch`, $\nabla f(x_{t-1}; \xi_{t-1})$ takes the place of $\nabla
-    f(x_{t-1}; \xi_t)$: the noise no longer cancels, but one gradient per step is enough. With $\tau = \alpha =
-    \alpha_t$ and no bound that is Nesterov's momentum: $g_t = m_t + (1-\alpha)(m_t - m_{t-1})$, where $m_t$ is the
-    average of plain gradients, but for a share of the first one that dies out. Keeps one tensor more than line 11.
+    Each tensor has its own norm, and line 4 gets $\tilde c_t$. Without the bound, and with $\alpha_t = \alpha$, this is
+    line 11. With `previous_batch`, $\tau = \alpha = \alpha_t$ and no bound it is Nesterov's momentum: $g_t = m_t +
+    (1-\alpha)(m_t - m_{t-1})$, where $m_t$ is the average of plain gradients, except for a term of the first gradient
+    that decays. Keeps one tensor more than line 11.
+
+    Args:
+        tau: τ, the share of the correction.
+        alpha: α in the factor (1 - α)/α of the correction: that of the schedule, where it is constant.
+        bound: largest norm of a corrected gradient, for each tensor. None does not clip.
+        previous_batch: use ∇f(x_{t-1}; ξ_{t-1}), which is known, instead of ∇f(x_{t-1}; ξ_t). The noise no longer
+            cancels, but one gradient per step is enough.
 
     >>> Corrected()
     Corrected(tau=0.025, alpha=0.05, bound=1.0, previous_batch=False)
@@ -111,7 +150,7 @@ class Corrected(Estimator):
 
 
 class Summed(Estimator):
-    r"""All gradients since the stage began, summed: with `iterates.Staged`, dual averaging within each stage.
+    r"""The sum of all gradients of the stage. With `iterates.Staged` it is dual averaging within each stage.
 
     $$g_t = \sum_{i \text{ in this stage}} \nabla f(x_i; \xi_i)$$
 
@@ -132,23 +171,31 @@ class Summed(Estimator):
 
 
 class Averaged(Estimator):
-    r"""Variance reduction, steadied: line 11 makes $r_t$, and the step goes along an average of $r_t$.
+    r"""Variance reduction with an average on top: line 11 makes $r_t$, and the step goes along an average of $r_t$.
 
     $$r_t = \alpha_t \nabla f(x_t; \xi_t)
           + (1-\alpha_t)\bigl[r_{t-1} + \tau\bigl(\nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t)\bigr)\bigr],
       \qquad g_t = \frac{\beta(1-\beta^{t-1})\, g_{t-1} + (1-\beta)\, r_t}{1-\beta^t}$$
 
-    Three remedies for what makes τ = 1 diverge at learning rates that are good for Adam:
+    τ = 1 diverges at smaller learning rates than Adam. Three remedies:
 
-    - `beta`: $r_t$ follows $\nabla f(x_t)$ without lag, so that steps along it are stable up to gradient descent's
-      learning rate; an average over the path has Adam's, $(1+\beta)/(1-\beta)$ times as large. 0 takes $g_t = r_t$.
-    - `guard`: where $\|r_t\| > \mathrm{guard}\,\|\nabla f(x_t; \xi_t)\|$, tensor by tensor, the estimate is worse
-      than none, and $r_t$ starts anew as $\nabla f(x_t; \xi_t)$. So it does where it is not finite.
-    - `own`: line 4 sees $r_t$. Adam's steps are bounded because $g_t$ is an average of the gradients whose squares make
-      $H_t$; with τ = 1 it is not, and a coordinate whose gradient becomes zero keeps an $r_t$ that its $H_t$ knows
-      nothing about.
+    - `beta`: $r_t$ follows $\nabla f(x_t)$ without lag, so steps along it are stable only up to gradient descent's
+      learning rate. An average over the path is stable up to Adam's, which is $(1+\beta)/(1-\beta)$ times as large. 0
+      takes $g_t = r_t$.
+    - `guard`: where $\|r_t\| > \mathrm{guard}\,\|\nabla f(x_t; \xi_t)\|$ in a tensor, or where it is not finite, $r_t$
+      restarts as $\nabla f(x_t; \xi_t)$.
+    - `own`: line 4 gets $r_t$. Adam's steps are bounded because $g_t$ is an average of the gradients whose squares make
+      $H_t$. With τ = 1 it is not: a coordinate whose gradient becomes zero still has an $r_t$, which its $H_t$ does not
+      contain.
 
     Keeps one tensor more than line 11.
+
+    Args:
+        tau: τ in r_t.
+        beta: weight of the old average in g_t; 0 takes g_t = r_t.
+        guard: restart r_t of a tensor where its norm exceeds guard times that of the newest gradient, or is not finite.
+            None never does.
+        own: whether line 4 gets r_t; otherwise it gets the newest gradient.
 
     >>> Averaged(guard=2.0)
     Averaged(tau=1.0, beta=0.9, guard=2.0, own=True)

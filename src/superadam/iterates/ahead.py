@@ -1,4 +1,4 @@
-"""Gradients that are taken ahead of x_t."""
+"""Gradients taken ahead of x_t."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["Ahead"]
 
 
 class Ahead(Iterate):
-    r"""Gradients are taken ahead of x_t: old ones then leave no bias in the average (Cutkosky and Mehta 2020).
+    r"""Gradients are taken ahead of x_t, so that old gradients leave no bias in the average (Cutkosky and Mehta 2020).
 
     $$g_t = (1-\alpha_t) g_{t-1}
           + \alpha_t \nabla f\Bigl(x_t + \frac{1-\alpha_t}{\alpha_t}(x_t - x_{t-1});\, \xi_t\Bigr)$$
 
-    While gradients are taken the parameters hold the point in the brackets; `flush()` brings them to x_t, and `at_x()`
-    for as long as its `with` lasts.
+    While gradients are taken, the parameters hold the point in the brackets. `flush()` brings them to x_t; `at_x()`
+    does so inside of its `with`.
 
     >>> Ahead()
     Ahead()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from superadam._state.parts import Part
+from superadam._step.tensors import Scalar
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -13,10 +14,10 @@ __all__ = ["Iterate", "Plain"]
 
 
 class Iterate(Part, kind="iterate"):
-    """Base class. `buffers` names the tensors it keeps for each parameter, zero at first.
+    """Base class. `buffers` names the tensors kept for each parameter, which begin at zero.
 
-    While gradients are taken, `s.x` may be another point than x_t: `rebase` puts it where a move starts, `moved` where
-    the next gradient is taken, `settle` where the result is.
+    While gradients are taken, `s.x` may be another point than x_t. `rebase` sets `s.x` to the point where a move
+    starts, `moved` to the point of the next gradient, `settle` to the result.
 
     >>> class Halfway(Iterate):
     ...     buffers = ("lead",)
@@ -34,25 +35,38 @@ class Iterate(Part, kind="iterate"):
     """
 
     buffers: ClassVar[tuple[str, ...]] = ()
+    no_auto: ClassVar[str] = ""
+    """Why `lr="auto"` is refused with this iterate, and what to write instead; empty if it is not."""
+    numbers: ClassVar[tuple[str, ...]] = ()
+    """Numbers kept for each parameter, which begin at 0. `count` updates them, `s.number` reads them."""
+
+    def count(self, s: View) -> None:
+        """Write `numbers`, if there are any, into `s.states`. Called once per step, before the lines."""
 
     def begin(self, s: View) -> None:
-        """Before a gradient is taken in."""
+        """Called before lines 11 and 4 get a gradient."""
 
     def rebase(self, s: View) -> None:
-        """Before a move: put `s.x` where the move starts."""
+        """Before a move: set `s.x` to the point where the move starts."""
 
     def moved(self, s: View) -> None:
-        """After a move: put `s.x` where the next gradient shall be taken."""
+        """After a move: set `s.x` to the point of the next gradient."""
 
     def settle(self, s: View) -> None:
-        """At the end of training, or to measure: put `s.x` at x_t."""
+        """At the end of training, or to evaluate: set `s.x` to x_t, the result."""
 
-    def rate(self, s: View) -> float:
+    def rate(self, s: View) -> Scalar:
         """A factor of the learning rate."""
         return 1.0
 
+    def before_decay(self, s: View, share: Scalar) -> None:
+        """Before a move without a set or a penalty, whose decoupled weight decay subtracts `share` of `s.x`.
+
+        For an iterate whose weight decay acts at another point than the one where the move starts.
+        """
+
     def age(self, t: Any) -> Any:
-        """What the estimator and the matrix shall take for t."""
+        """The step count that the estimator and the matrix use."""
         return t
 
 

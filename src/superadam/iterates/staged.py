@@ -16,12 +16,17 @@ __all__ = ["Staged"]
 
 
 class Staged(Iterate):
-    r"""Every move starts where its stage did (SAdaGrad: Chen et al. 2018, with `estimators.Summed`).
+    r"""Every move starts from the first point of its stage (SAdaGrad: Chen et al. 2018, with `estimators.Summed`).
 
     $$\tilde x_{t+1} = x_{\text{stage}} - \gamma_k H_t^{-1} g_t$$
 
-    Stage k has `length` × `growth`ᵏ steps and $\gamma_k$ = γ × `shrink`ᵏ. The next one starts, with $H$ and $g$ anew,
-    from the average of the points of this one. Keeps two tensors for each parameter.
+    Stage k has `length` × `growth`ᵏ steps and $\gamma_k$ = γ × `shrink`ᵏ. The next stage starts from the average of the
+    points of this one, with a new $H$ and $g$. Keeps two tensors for each parameter.
+
+    Args:
+        length: number of steps of the first stage.
+        growth: number of steps of a stage, divided by that of the stage before.
+        shrink: learning rate of a stage, divided by that of the stage before.
 
     >>> Staged(length=50)
     Staged(length=50, growth=2.0, shrink=0.5)
@@ -32,6 +37,7 @@ class Staged(Iterate):
     shrink: float = 0.5
 
     buffers = ("start", "mean")
+    no_auto = "every move starts from the stage's first point, and d_t is estimated from x_1: give lr a number"
     on_host = True
     elementwise = True
 
@@ -41,7 +47,7 @@ class Staged(Iterate):
         check(0 < self.shrink <= 1, "shrink", self.shrink, "0 < shrink <= 1")
 
     def stage(self, t: int) -> tuple[int, int, bool]:
-        """The stage that step t ≥ 1 is in, its place in there (from 1), and if it is the last one there."""
+        """The stage of step t ≥ 1, the step's number within the stage (from 1), and whether it is the last one."""
         k, begin = 0, 0
         while t > begin + (size := math.floor(self.length * self.growth**k)):
             k, begin = k + 1, begin + size

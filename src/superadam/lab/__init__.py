@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from superadam.lab.comparison.engine import compare
     from superadam.lab.own import task
+    from superadam.lab.own_methods import method
+    from superadam.lab.trainers import huggingface, lightning
 
-__all__ = ["compare", "task"]
+__all__ = ["compare", "huggingface", "lightning", "method", "task"]
 
-_HOMES = {"compare": "superadam.lab.comparison.engine", "task": "superadam.lab.own"}
+_HOMES = {
+    "compare": "superadam.lab.comparison.engine",
+    "huggingface": "superadam.lab.trainers",
+    "lightning": "superadam.lab.trainers",
+    "method": "superadam.lab.own_methods",
+    "task": "superadam.lab.own",
+}
 
 
 def __getattr__(name: str) -> Any:

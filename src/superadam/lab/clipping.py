@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from superadam import SuperAdam
 from superadam._state.sharding import local
 from superadam.lab.parallel import norm
 
@@ -19,7 +19,7 @@ class OneFactor:
     the optimizer bounds g_t instead, after H_t has seen the whole gradient, and not all methods have a use for it.
     """
 
-    def __init__(self, opt: SuperAdam, bound: float | None) -> None:
+    def __init__(self, opt: Optimizer, bound: float | None) -> None:
         self.opt, self.bound = opt, bound
         self.factor: Tensor | None = None
 

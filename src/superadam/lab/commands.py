@@ -24,9 +24,11 @@ from superadam.lab.tasks import SCALES, TASKS, Task, find
 
 __all__ = ["register"]
 
-Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the data. Default: the scale's, without budget.")]
-Evals = Annotated[int | None, typer.Option(min=1, help="Gradient evaluations, at the most.")]
-Seconds = Annotated[float | None, typer.Option(min=0, help="Seconds of training.")]
+Epochs = Annotated[
+    int | None, typer.Option(min=1, help="Passes over the data. Default without a budget: by the scale.")
+]
+Evals = Annotated[int | None, typer.Option(min=1, help="Maximum number of gradient evaluations.")]
+Seconds = Annotated[float | None, typer.Option(min=0, help="Maximum training time in seconds.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `superadam train` made.")]
 
 
@@ -38,32 +40,36 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    task: Annotated[str, typer.Argument(help="A name of `superadam tasks`.")],
-    method: Annotated[str, typer.Option(help="A name of `superadam methods`, with options.")] = "super_adam tau=0",
-    scale: Annotated[str, typer.Option(help="tiny, laptop or paper.")] = "laptop",
+    task: Annotated[str, typer.Argument(help="Name of a task from `superadam tasks`.")],
+    method: Annotated[
+        str, typer.Option(help="Name of a method from `superadam methods`, with options.")
+    ] = "super_adam tau=0",
+    scale: Annotated[str, typer.Option(help="Size of the task: tiny, laptop or paper.")] = "laptop",
     preset: Annotated[
-        str, typer.Option(help="Options of the task (lab), of the paper's experiment, or the method's default.")
+        str, typer.Option(help="Options of the method: lab (for this task), paper (its experiments) or default.")
     ] = "lab",
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the method; can be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set an option of the method. Can be repeated."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the weights, the order of the data, and dropout.")] = 0,
-    device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of initial weights, batch order and dropout.")] = 0,
+    device: Annotated[str, typer.Option(help="Device, such as cpu or cuda.")] = "cpu",
     epochs: Epochs = None,
     budget_evals: Evals = None,
     budget_seconds: Seconds = None,
-    decay: Annotated[str, typer.Option(help="Of the learning rate: none, cosine, linear or warmup-cosine.")] = "none",
+    decay: Annotated[str, typer.Option(help="Learning rate decay: none, cosine, linear, warmup-cosine.")] = "none",
+    warmup: Annotated[float, typer.Option(min=0, help="Fraction of the run in which the learning rate rises.")] = 0.0,
     size: Sizes = None,
-    every: Annotated[int | None, typer.Option(min=1, help="Evaluate every so many batches, too.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data are, for tasks that need some.")] = None,
-    download: Annotated[bool, typer.Option("--download", help="Get the data into --data-dir first.")] = False,
-    out: Annotated[Path | None, typer.Option(help="The run's folder. Default: a new one in runs/.")] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard, too.")] = False,
+    every: Annotated[int | None, typer.Option(min=1, help="Also evaluate every N batches.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with the data, for tasks that need it.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="First download the data into --data-dir.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: a new one in runs/.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False,
     strategy: Annotated[
-        str | None, typer.Option(help="Under torchrun: ddp (the default) copies the model, fsdp2 divides it.")
+        str | None, typer.Option(help="Under torchrun: ddp (default) replicates the model, fsdp2 shards it.")
     ] = None,
 ) -> None:
-    """Train a task with a method, into a folder.
+    """Train a model on a task with a method, and save the run in a folder.
 
     Example: superadam train digits-mlp --method "super_adam tau=1" --set lr=0.01
     """
@@ -84,6 +90,7 @@ def train(
         decay,
         dict(value(s) for s in size or []),
         strategy,
+        warmup,
     )
     with together(strategy, device) as processes:
         if download:
@@ -99,7 +106,7 @@ def train(
 
 
 def resume(run: RunFolder, epochs: Epochs = None, budget_evals: Evals = None, budget_seconds: Seconds = None) -> None:
-    """Go on with a run that was stopped, bit for bit as if it had not been; or further than it was to go.
+    """Resume a run that was stopped, or extend a finished one. The result is bit for bit that of an unbroken run.
 
     Example: superadam resume runs/digits-mlp-super_adam-tau0-seed0 --epochs 40
     """
@@ -114,23 +121,26 @@ def resume(run: RunFolder, epochs: Epochs = None, budget_evals: Evals = None, bu
 
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that `superadam train` made.")],
-    out: Annotated[Path, typer.Option(help="Where to write, without the ending.")] = Path("figure"),
+    out: Annotated[Path, typer.Option(help="Output path, without the file extension.")] = Path("figure"),
     format_: Annotated[
-        list[str] | None, typer.Option("--format", help="png, svg or html; can be repeated. Default: all.")
+        list[str] | None, typer.Option("--format", help="Format: png, svg or html. Can be repeated. Default: all.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="Name of a run's curve. Repeat it for each run, in order.")
     ] = None,
 ) -> None:
-    """Draw the paper's panels of runs, against epochs, gradient evaluations and seconds.
+    """Plot loss and score on training, validation and test data against epochs, gradient evaluations and seconds.
 
-    Example: superadam plot runs/* --out figures/digits --format png
+    Example: superadam plot runs/a runs/b --label "AdamW" --label "mine" --out figures/digits --format png
     """
     from superadam.lab import plots
 
-    for path in plots.plot(runs, out, format_ or plots.FORMATS):
+    for path in plots.plot(runs, out, format_ or plots.FORMATS, label or ()):
         typer.echo(path)
 
 
 def tasks() -> None:
-    """List the tasks, with their sizes at each scale.
+    """List the tasks and their sizes at each scale.
 
     Example: superadam tasks
     """
@@ -142,9 +152,9 @@ def tasks() -> None:
 
 
 def methods(
-    pattern: Annotated[str, typer.Argument(help="Which of them, with * and ?.")] = "*",
+    pattern: Annotated[str, typer.Argument(help="Pattern for the names, with * and ?.")] = "*",
 ) -> None:
-    """List the methods. Those of the paper's experiments are marked.
+    """List the methods, and mark those of the paper's experiments.
 
     Example: superadam methods "ada*"
     """
@@ -203,7 +213,7 @@ class Shown(Watcher):
         head = f"epoch {row['epoch']:g}, {row['gradient_evaluations']} evaluations, {row['seconds']:.1f} s"
         self.console.print(f"{head}: {', '.join(numbers)}", highlight=False)
         for text in row["monitor"].get("alarms", {}).values():
-            self.console.print(f"  look: {text}", style="yellow", highlight=False)
+            self.console.print(f"  warning: {text}", style="yellow", highlight=False)
 
 
 def _go(folder: Folder, processes: Processes, config: Config) -> None:
@@ -216,20 +226,20 @@ def _go(folder: Folder, processes: Processes, config: Config) -> None:
         epochs, used = run.step / run.workload.length, run.opt.gradient_evaluations
         console.print(
             f"{folder.path} is finished, after {run.step} batches ({epochs:g} epochs, {used} gradient evaluations). "
-            "To go on, give more --epochs, or a larger budget."
+            "To extend it, give more --epochs or a larger budget."
         )
         return
     with shown.bar:
         ended = run.train()
     if ended == "interrupted":
         console.print(
-            f"Stopped and saved after {run.step} batches. To go on:\n  {processes.command} resume {folder.path}"
+            f"Stopped and saved after {run.step} batches. To resume:\n  {processes.command} resume {folder.path}"
         )
         raise typer.Exit(130)
     if ended == "diverged":
-        console.print(f"The loss is not finite after {run.step} batches: stopped. Try a lower lr, with --set lr=…")
+        console.print(f"Stopped after {run.step} batches: the loss is not finite. Try a lower lr, with --set lr=…")
         raise typer.Exit(1)
-    console.print(f"Finished. To see it:\n  superadam plot {folder.path}")
+    console.print(f"Finished. To plot it:\n  superadam plot {folder.path}")
 
 
 def _fetch(task: Task, folder: str | None) -> None:

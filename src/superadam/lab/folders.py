@@ -14,10 +14,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from typing_extensions import Self
 
 import superadam
 from superadam._state.parts import nearest
@@ -28,7 +29,7 @@ from superadam.lab.machine import processor
 from superadam.lab.passwords import masked
 from superadam.lab.reading import json_file, json_of, typed
 
-__all__ = ["DECAYS", "Config", "Folder", "Place", "command", "plain", "rows", "write_json"]
+__all__ = ["DECAYS", "Config", "Folder", "Place", "command", "factor", "plain", "rows", "write_json"]
 
 Row = dict[str, Any]
 SEEDS = 2**40  # what is made of a seed must be one for torch, too
@@ -42,6 +43,15 @@ DECAYS: dict[str, Callable[[float], float]] = {
     "warmup-cosine": lambda done: min((done + 1e-3) / 0.05, 1.0) * (1 + math.cos(math.pi * done)) / 2,
 }
 """Factors of the learning rate, of the part of a run's gradient evaluations that is used."""
+
+
+def factor(decay: str, warmup: float, done: float) -> float:
+    """Of the learning rate, when a part of the run is done.
+
+    >>> [factor("cosine", 0.1, done) for done in (0.05, 0.5, 1.0)] == [0.51 * DECAYS["cosine"](0.05), 0.5, 0.0]
+    True
+    """
+    return DECAYS[decay](done) * (min((done + 1e-3) / warmup, 1.0) if warmup else 1.0)
 
 
 @dataclasses.dataclass
@@ -65,13 +75,19 @@ class Config:
     sizes: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What differs from the sizes of the scale."""
     strategy: str | None = None
+    warmup: float = 0.0
+    """The part of the run in which the learning rate grows to its value."""
+    budget_steps: int | None = None
 
     def __post_init__(self) -> None:
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"Invalid warmup: {self.warmup} (expected a part of the run, from 0 to less than 1)")
         if self.decay not in DECAYS:
             raise ValueError(f"Unknown decay {self.decay!r}: {nearest(self.decay, DECAYS)}")
-        if self.decay != "none" and self.budget_seconds and not (self.epochs or self.budget_evals):
+        ends = self.epochs or self.budget_evals or self.budget_steps
+        if (self.decay != "none" or self.warmup) and self.budget_seconds and not ends:
             raise ValueError("decay needs an end that is known: give epochs or a budget of evaluations, too")
-        for name in ("every", "epochs", "budget_evals", "budget_seconds"):
+        for name in ("every", "epochs", "budget_evals", "budget_seconds", "budget_steps"):
             value = getattr(self, name)
             if value is not None and not 0 < value < MOST:
                 raise ValueError(f"Invalid {name}: {value} (expected more than 0, and less than {MOST:g})")

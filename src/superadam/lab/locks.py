@@ -64,13 +64,14 @@ class Lock:
             file = open(self.path, "a+b")  # noqa: SIM115
             try:
                 held = locked(file)
-                file.seek(0)
-                holder = _holder(file.read())
-                if held is False:
-                    raise HeldError(self._words(holder))
-                if held is None and holder is not None and not gone(holder):
-                    raise HeldError(f"{self._words(holder)} If there is no such process any more, remove {self.path}.")
-                if os.path.exists(self.path) and os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
+                if self._is_at_the_path(file):
+                    file.seek(0)
+                    holder = _holder(file.read())
+                    if held is False:
+                        raise HeldError(self._words(holder))
+                    if held is None and holder is not None and not gone(holder):
+                        known = f"If there is no such process any more, remove {self.path}."
+                        raise HeldError(f"{self._words(holder)} {known}")
                     file.truncate(0)
                     file.write(json.dumps(this()).encode())
                     file.flush()
@@ -79,6 +80,13 @@ class Lock:
                 file.close()
                 raise
             file.close()  # the one before has just let go of it, and removed it
+
+    def _is_at_the_path(self, file: IO[bytes]) -> bool:
+        try:  # not exists() first: the file may be removed between two calls
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(os.fstat(file.fileno()), there)
 
     def _words(self, holder: dict[str, Any] | None) -> str:
         who = "another process" if holder is None else f"process {holder['pid']} on {holder['host']}"

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import re
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from superadam import SuperAdam, zoo
 from superadam._state.parts import nearest
 from superadam.lab.errors import deliberate
-from superadam.lab.reading import json_of
+from superadam.lab.folders import DECAYS
+from superadam.lab.foreign import Foreign, build
+from superadam.lab.own_methods import OWN
+from superadam.lab.specs import OF_THE_RUN, Bounds, filled, prefixes, read, value
 from superadam.lab.tasks import Task
 from superadam.lab.workloads import Workload
 from superadam.zoo.presets import PRESETS
 
-__all__ = ["PAPER", "SETTINGS", "make", "parse", "replays", "taus", "value"]
+__all__ = ["PAPER", "SETTINGS", "decay", "label", "make", "parse", "replays", "space", "taus", "value"]
 
 PAPER = {
     "sgd": "SGD",
@@ -33,35 +37,50 @@ SETTINGS = ("lab", "paper", "default")
 """Where a method's options come from, if they are not given: the task, the paper's experiment, the method itself."""
 
 
-def parse(method: str) -> tuple[str, dict[str, Any]]:
-    """A name of the zoo, and the options behind it.
+def label(method: str) -> str:
+    """As the paper writes it."""
+    return {"adamw": "AdamW", **PAPER}.get(method, method)
+
+
+def parse(method: str, names: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
+    """The first target of a method, and the options behind it. `names` could have been meant, too.
 
     >>> parse("super_adam tau=1")
     ('super_adam', {'tau': 1})
     >>> parse('adam schedule={"type": "BiasCorrected", "beta": 0.8}')
     ('adam', {'schedule': {'type': 'BiasCorrected', 'beta': 0.8}})
     """
-    name, *options = re.split(r"\s+(?=\w+=)", method.strip())
-    if name not in zoo.METHODS:
-        raise ValueError(f"Unknown method {name!r}: {nearest(name, zoo.METHODS)}")
-    return name, dict(value(option) for option in options)
+    specs = read(method)
+    for spec in specs:
+        if not spec.foreign and spec.target not in zoo.METHODS and spec.target not in OWN:
+            raise ValueError(f"Unknown method {spec.target!r}: {nearest(spec.target, [*zoo.METHODS, *OWN, *names])}")
+    if len(specs) > 1 and not all(spec.foreign for spec in specs):
+        named = next(spec.target for spec in specs if not spec.foreign)
+        raise ValueError(
+            f"{named!r} stands beside a +: expected two places, as in torch.optim.Muon + torch.optim.AdamW"
+        )
+    return specs[0].target, dict(specs[0].options)
 
 
-def value(setting: str) -> tuple[str, Any]:
-    """A key and its value: a number, true, false, null, a list or a dict as in JSON, or a word.
+def space(method: str) -> dict[str, Bounds]:
+    """What the method itself says is tuned. Of a second optimizer with its name before it: AdamW.lr.
 
-    >>> value("lr=1e-3"), value("matrix=Belief"), value("betas=[0.9, 0.99]")
-    (('lr', 0.001), ('matrix', 'Belief'), ('betas', [0.9, 0.99]))
+    >>> space("torch.optim.Muon lr=1e-3:1 + torch.optim.AdamW lr=1e-4:0.1")
+    {'lr': (0.001, 1.0), 'AdamW.lr': (0.0001, 0.1)}
     """
-    key, equals, text = setting.partition("=")
-    if not (key and equals and text):
-        raise ValueError(f"Invalid setting {setting!r} (expected key=value, as in lr=0.01)")
-    try:
-        return key, json_of(text, key)
-    except ValueError as error:
-        if isinstance(error.__cause__, json.JSONDecodeError):
-            return key, text
-        raise
+    specs = read(method)
+    found = dict(specs[0].space)
+    for spec, prefix in list(zip(specs, prefixes(specs), strict=True))[1:]:
+        found |= {f"{prefix}{k}": v for k, v in spec.space.items()}
+    return found
+
+
+def decay(method: str) -> str | None:
+    """The decay of the learning rate that is the method's own, such as none for a schedule-free one."""
+    found = parse(method)[1].get("decay")
+    if found is not None and found not in DECAYS:
+        raise ValueError(f"Unknown decay {found!r}: {nearest(str(found), DECAYS)}")
+    return found
 
 
 def replays(method: str) -> bool:
@@ -87,14 +106,16 @@ def taus(method: str) -> list[tuple[float, float]]:
     return found
 
 
-def make(task: Task, workload: Workload, method: str, settings: str, options: dict[str, Any]) -> SuperAdam:
+def make(task: Task, workload: Workload, method: str, settings: str, options: dict[str, Any]) -> SuperAdam | Foreign:
     """The optimizer of a run. What is given in `options` or with the method's name wins over all settings."""
     if settings not in SETTINGS:
         raise ValueError(f"Unknown preset {settings!r}: {nearest(settings, SETTINGS)}")
     name, own = parse(method)
     changes = bool(taus(method))
-    for key in ("replay", "taus"):  # of the run, not of the method
+    for key in OF_THE_RUN:
         own.pop(key, None)
+    if name not in zoo.METHODS or name in OWN:
+        return _foreign(task, workload, method, options, changes)
     given = {**own, **options}
     own = {**workload.options, **given}
     if settings == "paper":
@@ -105,7 +126,7 @@ def make(task: Task, workload: Workload, method: str, settings: str, options: di
         key = f"super_adam tau={1 if own.get('tau') else 0}" if name == "super_adam" else name
         own = {**workload.settings.get(key, {}), **own}
     try:
-        opt = zoo.create(name, workload.model, **own)
+        opt = zoo.create(name, workload.model, **filled(own, _default_of(name)))
     except Exception as error:
         if deliberate(error) or not given:
             raise
@@ -113,3 +134,23 @@ def make(task: Task, workload: Workload, method: str, settings: str, options: di
     if changes and opt.param_groups[0]["estimator"] is not None:
         raise ValueError(f"taus= changes the τ of line 11, and {name} has another estimator")
     return opt
+
+
+def _foreign(
+    task: Task, workload: Workload, method: str, options: dict[str, Any], changes: bool
+) -> SuperAdam | Foreign:
+    """Of another package, or of the user."""
+    specs = read(method)
+    own = {k: v for k, v in specs[0].options.items() if k not in OF_THE_RUN}
+    specs[0] = dataclasses.replace(specs[0], options=own)
+    opt = build(specs, workload.model, options)
+    if isinstance(opt, Foreign) and workload.options:
+        raise ValueError(f"{task.name} needs {', '.join(workload.options)}, which methods of superadam alone know")
+    if changes:
+        raise ValueError(f"taus= changes the τ of line 11, which {specs[0].target} does not have")
+    return opt
+
+
+def _default_of(name: str) -> Callable[[str], Any]:
+    parameters = inspect.signature(zoo.METHODS[name]).parameters
+    return lambda option: parameters[option].default if option in parameters else None

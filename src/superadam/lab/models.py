@@ -25,7 +25,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LSTM", "Transformer", "cifar_resnet", "imagenet_resnet", "mlp", "parameters", "small_cnn", "vgg19_bn"]
+__all__ = [
+    "LSTM",
+    "Ratings",
+    "Transformer",
+    "VisionTransformer",
+    "autoencoder",
+    "cifar_resnet",
+    "imagenet_resnet",
+    "mlp",
+    "parameters",
+    "small_cnn",
+    "vgg19_bn",
+]
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 State = tuple[Tensor, Tensor]
@@ -102,6 +114,63 @@ def vgg19_bn(classes: int, width: int = 64) -> nn.Sequential:
             channels = factor * width
         layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, classes))
+
+
+class VisionTransformer(nn.Module):
+    """Patches of 2 × 2 pixels as words, `layers` of attention with the norm before each part, their mean to classes.
+
+    >>> VisionTransformer(10, size=8, layers=2)(torch.zeros(5, 1, 8, 8)).shape
+    torch.Size([5, 10])
+    """
+
+    def __init__(self, classes: int, size: int, layers: int, heads: int = 2, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, size, 2, stride=2)
+        self.place = nn.Parameter(0.02 * torch.randn(16, size))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(size, heads, 2 * size, dropout, batch_first=True, norm_first=True)
+            for _ in range(layers)
+        )
+        self.norm, self.head = nn.LayerNorm(size), nn.Linear(size, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2) + self.place
+        for layer in self.layers:
+            x = layer(x)
+        return cast(Tensor, self.head(self.norm(x).mean(1)))
+
+
+def autoencoder(sizes: list[int]) -> nn.Sequential:
+    """Linear layers down these sizes and up again, with tanh in between (as in Hinton and Salakhutdinov 2006).
+
+    >>> autoencoder([64, 16, 4])(torch.zeros(5, 64)).shape
+    torch.Size([5, 64])
+    """
+    layers: list[nn.Module] = []
+    for a, b in pairwise([*sizes, *sizes[-2::-1]]):
+        layers += [nn.Linear(a, b), nn.Tanh()]
+        nn.init.xavier_uniform_(layers[-2].weight)  # type: ignore[arg-type]
+    return nn.Sequential(*layers[:-1])
+
+
+class Ratings(nn.Module):
+    """The rating of an item by a user: the product of their vectors and a network of both, with a bias of each.
+
+    >>> Ratings(9, 7, size=4)(torch.tensor([[8, 0], [1, 6]])).shape
+    torch.Size([2])
+    """
+
+    def __init__(self, users: int, items: int, size: int) -> None:
+        super().__init__()
+        self.user, self.item = nn.Embedding(users, size), nn.Embedding(items, size)
+        self.bias = nn.ModuleList([nn.Embedding(users, 1), nn.Embedding(items, 1)])
+        self.network = nn.Sequential(nn.Linear(2 * size, 2 * size), nn.ReLU(), nn.Linear(2 * size, 1))
+        _uniform(self.user, self.item, *self.bias)
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        u, i = self.user(pairs[:, 0]), self.item(pairs[:, 1])
+        biases = self.bias[0](pairs[:, 0]) + self.bias[1](pairs[:, 1])
+        return cast(Tensor, (u * i).sum(1) + (biases + self.network(torch.cat([u, i], 1))).squeeze(1))
 
 
 class LSTM(nn.Module):

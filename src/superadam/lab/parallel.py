@@ -17,9 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from superadam import SuperAdam, load_checkpoint, save_checkpoint
+from superadam import load_checkpoint, save_checkpoint
 from superadam._state.parts import nearest
 from superadam._state.sharding import like
 from superadam.checkpoint.resumable import default_generators, set_default_generators
@@ -198,7 +199,7 @@ class Processes:
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
-    def save(self, path: Any, *, model: nn.Module, optimizer: SuperAdam, extra: dict[str, Any], **parts: Any) -> None:
+    def save(self, path: Any, *, model: nn.Module, optimizer: Optimizer, extra: dict[str, Any], **parts: Any) -> None:
         """`save_checkpoint` of what all of them hold, as one process would save it, and of the others' generators."""
         extra = {**extra, "memory": self._gathered(extra["memory"]), "others": self._all(default_generators())[1:]}
         both = [Whole(part) if self.divided else part for part in (model, optimizer)]
@@ -209,7 +210,7 @@ class Processes:
                 part.state_dict()
         self.wait()  # nobody goes on, or away, before it is there
 
-    def load(self, path: Any, seed: int, *, model: nn.Module, optimizer: SuperAdam, **parts: Any) -> Place:
+    def load(self, path: Any, seed: int, *, model: nn.Module, optimizer: Optimizer, **parts: Any) -> Place:
         """`load_checkpoint`, by any number of processes: of more than there were, the new ones start their masks."""
         both: list[Any] = [Whole(part) if self.divided else part for part in (model, optimizer)]
         extra = load_checkpoint(path, model=both[0], optimizer=both[1], **parts)
@@ -252,7 +253,7 @@ class Loss(nn.Module):
 class Whole:
     """A divided model or optimizer, for a checkpoint that is not divided."""
 
-    def __init__(self, part: nn.Module | SuperAdam) -> None:
+    def __init__(self, part: nn.Module | Optimizer) -> None:
         self.part = part
 
     def state_dict(self) -> dict[str, Any]:

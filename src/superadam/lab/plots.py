@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,8 @@ WORDS = {
 }
 LARGEST = 1e100  # the ends of an axis are computed from it
 LABEL = 100  # characters
-LOGARITHMIC = {"perplexity", "condition", "full_gradient_norm", "distance"}
+SPLITS = ("train", "valid", "test")
+LOGARITHMIC = {"loss", "perplexity", "condition", "full_gradient_norm", "distance", "relative_error"}
 
 
 class Curve(NamedTuple):
@@ -36,13 +37,15 @@ class Curve(NamedTuple):
     values: dict[str, list[float | None]]
 
 
-def curves(folders: Iterable[str | Path]) -> list[Curve]:
-    """The curves of runs, labelled by what tells them apart."""
+def curves(folders: Iterable[str | Path], labels: Sequence[str] = ()) -> list[Curve]:
+    """The curves of runs, under these names, or labelled by what tells them apart."""
     found = [(Folder(f).read(), rows(f)) for f in folders]
     if not found:
         raise ValueError("No runs to plot: give their folders")
+    if labels and len(labels) != len(found):
+        raise ValueError(f"{len(labels)} labels for {len(found)} runs: give one --label for each run, in their order")
     made = []
-    for (_, measured), label in zip(found, _labels([config for config, _ in found]), strict=True):
+    for (_, measured), label in zip(found, labels or _labels([config for config, _ in found]), strict=True):
         flat = [row.get("monitor", {}) | {k: v for k, v in row.items() if k != "monitor"} for row in measured]
         names = dict.fromkeys(name for row in flat for name in row)
         made.append(Curve(label, {name: [_number(row.get(name)) for row in flat] for name in names}))
@@ -72,15 +75,17 @@ def _words(field: str, value: Any) -> str:
 
 
 def panels(shown: list[Curve]) -> list[str]:
-    """Train and test loss, train and test score, cond(H_t) and ‖∇f(x_t)‖, as far as some run has them."""
+    """Loss and score on each split, cond(H_t) and ‖∇f(x_t)‖, as far as some run has them."""
     scores = [w for w in WORDS if any(f"train_{w}" in curve.values for curve in shown)]
-    wanted = [f"{split}_{score}" for score in scores for split in ("train", "test")]
+    wanted = [f"{split}_{score}" for score in scores for split in SPLITS]
     return [p for p in (*wanted, "condition", "full_gradient_norm") if any(p in curve.values for curve in shown)]
 
 
-def plot(folders: Iterable[str | Path], out: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:
+def plot(
+    folders: Iterable[str | Path], out: str | Path, formats: Iterable[str] = FORMATS, labels: Sequence[str] = ()
+) -> list[Path]:
     """Write the figure of runs as `out`.png, .svg, .html, and return the paths. Every panel against every axis."""
-    shown, formats = curves(folders), list(formats)
+    shown, formats = curves(folders, labels), list(formats)
     if not panels(shown):
         raise ValueError("No losses to plot: the runs have measured none. `superadam resume` goes on with them")
     for f in formats:
@@ -106,6 +111,12 @@ def _logarithmic(panel: str) -> bool:
     return bool({panel, panel.partition("_")[2]} & LOGARITHMIC)
 
 
+def scale(shown: list[Curve], panel: str) -> str:
+    """Of the panel's axis. A logarithmic one over less than a factor of ten would have one label, or none."""
+    values = [y for curve in shown for y in _points(curve, "epoch", panel)[1]]
+    return "log" if values and _logarithmic(panel) and 0 < 10 * min(values) < max(values) else "linear"
+
+
 def _matplotlib(shown: list[Curve], paths: list[Path]) -> None:
     from matplotlib.figure import Figure  # no display is needed, nor pyplot's global state
 
@@ -122,10 +133,8 @@ def _matplotlib(shown: list[Curve], paths: list[Path]) -> None:
                     color=f"C{i % 10}",
                     linestyle="-" if i < 10 else "--",
                 )
-            limits = _limits(shown, panel)
-            wide = limits is None or limits[1] > 10 * limits[0]  # otherwise it would have one label, or none
-            ax.set(title=_title(panel), xlabel=words, yscale="log" if _logarithmic(panel) and wide else "linear")
-            if limits:
+            ax.set(title=_title(panel), xlabel=words, yscale=scale(shown, panel))
+            if limits := _limits(shown, panel):
                 ax.set_ylim(*limits)
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 5))
@@ -140,9 +149,9 @@ def _limits(shown: list[Curve], panel: str) -> tuple[float, float] | None:
     if not values or min(values) == max(values):
         return None
     low, high = min(values), max(values)
-    if _logarithmic(panel):
-        margin = (high / low) ** 0.05 if low > 0 else 1.0
-        return (low / margin, high * margin) if low > 0 else None
+    if scale(shown, panel) == "log":
+        margin = (high / low) ** 0.05
+        return low / margin, high * margin
     return low - 0.05 * (high - low), high + 0.05 * (high - low)
 
 
@@ -171,7 +180,7 @@ def _plotly(shown: list[Curve], path: Path) -> None:
                     col=j,
                 )
             figure.update_xaxes(title_text=words, row=i, col=j)
-            figure.update_yaxes(type="log" if _logarithmic(panel) else "linear", row=i, col=j)
+            figure.update_yaxes(type=scale(shown, panel), row=i, col=j)
     figure.update_layout(height=320 * len(AXES), legend={"orientation": "h"})
     write_text(path, figure.to_html(include_plotlyjs=True))  # to be opened without a network
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -15,13 +13,16 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from superadam import Monitor
+from superadam import Monitor, SuperAdam
+from superadam._state.refusals import NotFiniteError
 from superadam.checkpoint.resumable import default_generators, set_default_generators
 from superadam.lab import methods, tasks
 from superadam.lab.clipping import OneFactor
 from superadam.lab.clock import Clock
-from superadam.lab.folders import DECAYS, Config, Folder, Row
+from superadam.lab.folders import Config, Folder, Row, factor
+from superadam.lab.foreign import Foreign
 from superadam.lab.parallel import Processes, check_device
+from superadam.lab.signals import stopping
 from superadam.monitor import MonitorWarning
 from superadam.monitor.sinks import TensorBoard
 
@@ -88,13 +89,17 @@ class Run:
         self.workload.to(self.processes.device(config.device))
         self.loss = self.processes.join(self.workload)
         self.opt = methods.make(self.task, self.workload, config.method, config.preset, config.options)
+        if isinstance(self.opt, Foreign) and not self.processes.alone:
+            raise ValueError(f"{config.method} runs in one process: only superadam's methods share a run")
         self._replay, self._taus = methods.replays(config.method), methods.taus(config.method)
         if self._taus:
             self._taus.insert(0, (0.0, self.opt.param_groups[0]["tau"]))
-        if config.decay != "none":
+        self.decay = methods.decay(config.method) or config.decay
+        self._scheduled = self.decay != "none" or config.warmup > 0
+        if self._scheduled:
             for group in self.opt.param_groups:
                 group["initial_lr"] = group["lr"]
-        divisor = self.workload.lr_divisor if config.decay == "none" else None
+        divisor = None if self._scheduled else self.workload.lr_divisor
         self.plateau = divisor and ReduceLROnPlateau(self.opt, factor=1 / divisor, patience=0, threshold=0.0, eps=0.0)
         self.epoch = self.batch = self.step = 0
         self.clock = Clock(self.workload.device)
@@ -118,7 +123,8 @@ class Run:
     @property
     def epochs(self) -> int | None:
         """Where the run ends, unless a budget ends it before."""
-        if self.config.epochs is None and not (self.config.budget_evals or self.config.budget_seconds):
+        budgets = self.config.budget_evals, self.config.budget_seconds, self.config.budget_steps
+        if self.config.epochs is None and not any(budgets):
             return int(self.sizes["epochs"])
         return self.config.epochs
 
@@ -132,18 +138,25 @@ class Run:
     def _used(self) -> float:
         """The part of the batches, or of the gradient evaluations, that is used: the same whatever the machine."""
         steps = self.epochs and self.epochs * self.workload.length
-        ends = ((self.step, steps), (self.opt.gradient_evaluations, self.config.budget_evals))
+        ends = (
+            (self.step, steps),
+            (self.step, self.config.budget_steps),
+            (self.opt.gradient_evaluations, self.config.budget_evals),
+        )
         return max((done / end for done, end in ends if end is not None), default=0.0)
 
     @property
     def _after(self) -> int:
         """The gradient evaluations after the next step."""
         used = self.opt.gradient_evaluations
+        if isinstance(self.opt, Foreign):  # as many as its dearest step so far
+            return used + max(1, self.opt.most)
         return used + (2 if self.opt.two_point and used > 0 else 1)
 
     def _done(self) -> bool:
         return (
             (self.epochs is not None and self.epoch >= self.epochs)
+            or (self.config.budget_steps is not None and self.step >= self.config.budget_steps)
             or (self.config.budget_evals is not None and self._after > self.config.budget_evals)
             or (self.config.budget_seconds is not None and self.seconds >= self.config.budget_seconds)
         )
@@ -161,7 +174,7 @@ class Run:
 
     def train(self) -> str:
         """Go on until the end."""
-        with self._held(), self._signals(), warnings.catch_warnings():
+        with self._held(), stopping(self._asked_to_stop, once=self.processes.alone), warnings.catch_warnings():
             if not self._replay:  # it was asked for
                 warnings.filterwarnings("ignore", "The two evaluations of the first batch")
             if self.processes.leads:
@@ -173,7 +186,10 @@ class Run:
             self.clock.go()
             while not self._ends():
                 for batch in self.workload.batches(self.epoch, self.batch, self.processes.part):
-                    row = self._step(batch)
+                    try:
+                        row = self._step(batch)
+                    except NotFiniteError:  # a gradient
+                        return "diverged"
                     if row is not None and not math.isfinite(row["train_loss"]):
                         return "diverged"
                     if self._ends() or self.batch == 0:
@@ -204,7 +220,7 @@ class Run:
             clipped()
             return loss.detach()
 
-        loss, report = self._watched(closure) if due else (self.opt.step(closure), {})  # type: ignore[arg-type]
+        loss, report = self._watched(closure) if due else (self.opt.step(closure), {})
         self.step += 1
         self.batch += 1
         if self.batch == self.workload.length:
@@ -214,10 +230,11 @@ class Run:
 
     def _schedule(self) -> None:
         """The learning rate and τ of the next step, if they change in the course of the run."""
-        if self.config.decay != "none":
+        if self._scheduled:
             for group in self.opt.param_groups:
-                group["lr"] = group["initial_lr"] * DECAYS[self.config.decay](min(1.0, self._used))
+                group["lr"] = group["initial_lr"] * factor(self.decay, self.config.warmup, min(1.0, self._used))
         for tau in [tau for start, tau in self._taus if start <= self.progress][-1:]:
+            assert isinstance(self.opt, SuperAdam)
             if tau == 0 < self.opt.param_groups[0]["tau"]:
                 self.opt.flush()
             self._set_tau(tau)
@@ -232,6 +249,8 @@ class Run:
 
     def _watched(self, closure: Any) -> tuple[Any, Row]:
         """A step with a report. A monitor for each has nothing to remember, so nothing to save."""
+        if isinstance(self.opt, Foreign):  # whose g_t and H_t are not known
+            return self.opt.step(closure), {}
         probes: dict[str, Any] = {"loss": lambda batch: self.workload.loss(batch)[0]}
         probes["batches"] = self.workload.fresh(self.step)
         if self.processes.divided:  # of divided parameters it can take no gradients for itself
@@ -327,24 +346,5 @@ class Run:
             self._kept = None
             yield
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM lets the batch end; the second does what it always does. torchrun, which is told
-        to stop together with its processes, tells them once more: then the second says nothing new."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-        def stop(number: int, frame: Any) -> None:
-            self._signal = number
-            for number, handler in before.items() if self.processes.alone else ():
-                signal.signal(number, handler)
-
-        for number in before:
-            signal.signal(number, stop)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _asked_to_stop(self, number: int) -> None:
+        self._signal = number

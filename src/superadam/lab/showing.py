@@ -1,4 +1,4 @@
-"""What the commands have in common."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["Sizes"]
 
 Sizes = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="In place of a size of the scale, such as batch=64; can be repeated."),
+    typer.Option(metavar="KEY=VALUE", help="Replace a size of the scale, such as batch=64. Can be repeated."),
 ]

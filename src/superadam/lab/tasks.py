@@ -1,8 +1,7 @@
-"""The tasks by name, each in three sizes."""
+"""What can be trained: the paper's tasks, and tasks of the same kinds on embedded data."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -10,109 +9,14 @@ from typing import Any
 
 import torch
 
-from superadam._state.parts import nearest
 from superadam.lab import data, models
-from superadam.lab.data import DataError, Rows, Tokens
+from superadam.lab import varied as varied  # adds its tasks
+from superadam.lab.data import Rows, Tokens
 from superadam.lab.formulas import NMF, Logistic, SimplexRegression
-from superadam.lab.settings import LAPTOP
-from superadam.lab.workloads import Classification, LanguageModel, Settings, Workload, shuffled, some
-from superadam.zoo.presets import PRESETS
+from superadam.lab.registry import SCALES, TASKS, Task, add, find
+from superadam.lab.workloads import Classification, LanguageModel, Workload, shuffled, some
 
 __all__ = ["SCALES", "TASKS", "Task", "find"]
-
-SCALES = ("tiny", "laptop", "paper")
-
-Sizes = dict[str, Any]
-TASKS: dict[str, Task] = {}
-"""Every task by name."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """A workload in several sizes.
-
-    `scales` has the sizes that `build` takes, and `epochs`. `preset` is the experiment of the paper that the task is,
-    or has the shape of. `fetched` is the name by which `data.fetch` knows its data, where they are not embedded.
-    """
-
-    name: str
-    description: str
-    data: str
-    build: Callable[..., Workload]
-    scales: dict[str, Sizes]
-    preset: str | None = None
-    fetched: str | None = None
-    needs_data: bool = False
-    compared: dict[str, Sizes] = dataclasses.field(default_factory=dict)
-    """What differs where `superadam compare` takes the task at a scale: numbers that are to mean something."""
-
-    def sizes(self, scale: str, other: Sizes | None = None) -> Sizes:
-        """What is built, in numbers; with those of `other` in place of the scale's."""
-        if scale not in self.scales:
-            raise ValueError(f"Unknown scale {scale!r}: {nearest(scale, self.scales)}")
-        for name in (other or {}).keys() - self.scales[scale].keys():
-            raise ValueError(f"{self.name} has no size {name!r}: {nearest(name, self.scales[scale])}")
-        for name, n in (other or {}).items():
-            whole = any(sizes.get(name, 1) is None for sizes in self.scales.values())  # null: all there are
-            if n is None and whole:
-                continue
-            if type(n) is not int or n < 1:
-                raise ValueError(f"Invalid {name}: {n!r} (expected a number from 1 on{', or null' if whole else ''})")
-        return {**self.scales[scale], **(other or {})}
-
-    def settings(self, scale: str) -> Settings:
-        """The options of methods that a run takes where none are given: the paper's at the paper's scale, and where
-        none have been chosen for a laptop's."""
-        paper = PRESETS.get(self.preset or "", {})
-        tuned = LAPTOP.get(self.name, {})
-        return (paper or tuned) if scale == "paper" else (tuned or paper)
-
-    def workload(
-        self, scale: str, seed: int, data_dir: str | Path | None = None, sizes: Sizes | None = None
-    ) -> Workload:
-        """The model with the initial weights of a seed, and the data."""
-        sizes = self.sizes(scale, sizes)
-        del sizes["epochs"]
-        if self.needs_data and data_dir is None:
-            how = " (`superadam train` gets them, with --download; so does data.fetch)" if self.fetched else ""
-            raise DataError(f"{self.name} needs {self.data}: give --data-dir, the folder that holds them{how}.")
-        torch.manual_seed(seed)
-        workload = self.build(None if data_dir is None else Path(data_dir), seed, **sizes)
-        workload.settings = self.settings(scale)
-        return workload
-
-
-def find(name: str) -> Task:
-    """A task by name.
-
-    >>> find("digits-mpl")
-    Traceback (most recent call last):
-    ValueError: Unknown task 'digits-mpl': did you mean 'digits-mlp'?
-    """
-    if name not in TASKS:
-        raise ValueError(f"Unknown task {name!r}: {nearest(name, TASKS)}")
-    return TASKS[name]
-
-
-def _add(
-    name: str,
-    description: str,
-    source: str,
-    build: Callable[..., Workload],
-    *,
-    tiny: Sizes,
-    laptop: Sizes,
-    paper: Sizes,
-    preset: str | None = None,
-    fetched: str | None = None,
-    needs_data: bool = False,
-    compared: dict[str, Sizes] | None = None,
-) -> None:
-    needs_data = needs_data or fetched is not None
-    scales = {"tiny": tiny, "laptop": laptop, "paper": paper}
-    more = (preset, fetched, needs_data, compared or {})
-    TASKS[name] = Task(name, description, source, build, scales, *more)
-
 
 # ------------------------------------------------------------------------------------------------ embedded data
 
@@ -175,7 +79,7 @@ def _breast_cancer() -> Rows:
     return Rows((x - x.mean(0)) / x.std(0), torch.tensor(y, dtype=torch.float32) * 2 - 1)
 
 
-_add(
+add(
     "digits-mlp",
     "a perceptron with one hidden layer and dropout on 8×8 digits",
     "scikit-learn's digits",
@@ -186,7 +90,7 @@ _add(
     preset="cifar10",
     compared={"tiny": {"hidden": 32, "rows": None, "epochs": 15}},
 )
-_add(
+add(
     "digits-cnn",
     "a convolutional network with BatchNorm on 8×8 digits",
     "scikit-learn's digits",
@@ -197,7 +101,7 @@ _add(
     preset="cifar10",
     compared={"tiny": {"width": 8, "rows": None, "epochs": 10}},
 )
-_add(
+add(
     "pydoc-lstm",
     "a word-level LSTM of two layers with dropout on Python's documentation",
     "pydoc_data.topics of Python",
@@ -207,7 +111,7 @@ _add(
     paper={"size": 650, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
     preset="wikitext2-lstm",
 )
-_add(
+add(
     "pydoc-transformer",
     "a word-level Transformer of two layers with dropout on Python's documentation",
     "pydoc_data.topics of Python",
@@ -217,7 +121,7 @@ _add(
     paper={"size": 200, "words": None, "batch": 20, "bptt": 35, "epochs": 40},
     preset="wikitext2-transformer",
 )
-_add(
+add(
     "logistic-nonconvex",
     "logistic regression with a nonconvex penalty, full gradient exact",
     "scikit-learn's breast cancer data; or a LIBSVM file by --data-dir; of a folder, a9a",
@@ -226,7 +130,7 @@ _add(
     laptop={"rows": 10_000, "batch": 16, "epochs": 20},
     paper={"rows": None, "batch": 16, "epochs": 200},
 )
-_add(
+add(
     "simplex-regression",
     "least squares for weights on the simplex, most of them zero",
     "drawn at random",
@@ -235,7 +139,7 @@ _add(
     laptop={"n": 2000, "d": 100, "batch": 20, "epochs": 10},
     paper={"n": 50_000, "d": 1000, "batch": 100, "epochs": 20},
 )
-_add(
+add(
     "nmf",
     "non-negative matrix factorisation of the digits",
     "scikit-learn's digits",
@@ -271,7 +175,7 @@ def _images(model: Callable[..., Any], read: Callable[..., dict[str, Any]]) -> C
     return build
 
 
-_add(
+add(
     "cifar10-resnet18",
     "ResNet-18 on CIFAR-10, cropped and flipped",
     "CIFAR-10, python version",
@@ -282,7 +186,7 @@ _add(
     preset="cifar10",
     fetched="cifar10",
 )
-_add(
+add(
     "cifar100-vgg19",
     "VGG-19 with BatchNorm on CIFAR-100, cropped and flipped",
     "CIFAR-100, python version",
@@ -293,7 +197,7 @@ _add(
     preset="cifar100",
     fetched="cifar100",
 )
-_add(
+add(
     "imagenet-resnet34",
     "ResNet-34 on ImageNet, or on any folders train/class and val/class of images",
     "ImageNet's folders of JPEG files",
@@ -304,7 +208,7 @@ _add(
     preset="imagenet",
     needs_data=True,
 )
-_add(
+add(
     "wikitext2-lstm",
     "a word-level LSTM of two layers with dropout on WikiText-2",
     "WikiText-2",
@@ -315,7 +219,7 @@ _add(
     preset="wikitext2-lstm",
     fetched="wikitext2",
 )
-_add(
+add(
     "wikitext2-transformer",
     "a word-level Transformer of two layers with dropout on WikiText-2",
     "WikiText-2",

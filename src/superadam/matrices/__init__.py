@@ -1,36 +1,60 @@
 """Line 4: the adaptive matrices H_t."""
 
 from superadam._step.tensors import dot, norm2
+from superadam.matrices.adam_kin import Centered, InfinityNorm, PastSecondMoment, Rectified
 from superadam.matrices.base import Matrix, MultipleOfIdentity, Slot
+from superadam.matrices.bounded import Resilient, Sign, Sophia, sampled_label_loss
 from superadam.matrices.by_shape import ByShape
 from superadam.matrices.diagonal import AdaBound, AdaDelta, AdaGrad, AMSGrad, Cautious, SCAdaGrad, Yogi
+from superadam.matrices.factored import Adafactor, AdamMini
+from superadam.matrices.kronecker import Shampoo
 from superadam.matrices.paper import BarzilaiBorwein, Belief, BeliefNorm, GradientNorm, SecondMoment
+from superadam.matrices.per_tensor import PerTensor
+from superadam.matrices.psgd import PSGDKron
 from superadam.matrices.quasi_newton import DampedLBFGS
 from superadam.matrices.scalar import AccumulatedNorm, EstimateNorm, Identity
-from superadam.matrices.shampoo import OneSidedShampoo
+from superadam.matrices.soap import SOAP, KLShampoo
+from superadam.matrices.spectral import Spectral
+from superadam.matrices.zero import Zero
 
 __all__ = [
+    "SOAP",
     "AMSGrad",
     "AccumulatedNorm",
     "AdaBound",
     "AdaDelta",
     "AdaGrad",
+    "Adafactor",
+    "AdamMini",
     "BarzilaiBorwein",
     "Belief",
     "BeliefNorm",
     "ByShape",
     "Cautious",
+    "Centered",
     "DampedLBFGS",
     "EstimateNorm",
     "GradientNorm",
     "Identity",
+    "InfinityNorm",
+    "KLShampoo",
     "Matrix",
     "MultipleOfIdentity",
-    "OneSidedShampoo",
+    "PSGDKron",
+    "PastSecondMoment",
+    "PerTensor",
+    "Rectified",
+    "Resilient",
     "SCAdaGrad",
     "SecondMoment",
+    "Shampoo",
+    "Sign",
     "Slot",
+    "Sophia",
+    "Spectral",
     "Yogi",
+    "Zero",
     "dot",
     "norm2",
+    "sampled_label_loss",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from superadam._state.parts import Part, check
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Matrix", "MultipleOfIdentity", "Slot"]
 
 Rotation = Callable[[Tensor], Tensor]
+
+STILL = 1e15  # H_t over its usual size where a coordinate shall not move
 
 
 class Slot(NamedTuple):
@@ -41,7 +44,8 @@ class Matrix(Part, kind="matrix"):
     - "coordinate": diagonal, or b I. A subclass writes `update` and `H`. `grad` and the buffers are tensors, or lists
       of tensors that take the same element-wise operations.
     - "tensor": a positive definite matrix for each tensor. A subclass writes `slots`, `update`, `solve`, and `refresh`
-      for what need not be done in every step. `grad` is one tensor.
+      for what need not be done in every step. Tensors appear as batches of matrices, of shape (batch, rows, columns):
+      `matrices` says how. Tensors of one shape go in one batch, so `grad` and the slots may hold several of them.
     - "all": one matrix over all parameters. A subclass writes `measure`, `reduce` and `solve`.
 
     In every step the optimizer calls
@@ -85,6 +89,19 @@ class Matrix(Part, kind="matrix"):
     """Whether H_t = b I, so that `H` is a 0-d tensor."""
     watches_steps: ClassVar[bool] = False
     """Whether `moved` is to be told of every step."""
+    vanishes: ClassVar[bool] = False
+    """Whether H_t → 0, so that line 9 asks the set for its `lmo` and nothing else."""
+    of_estimate: ClassVar[bool] = False
+    """Whether `update` takes g_t instead of the newest gradient, with the scope "tensor"."""
+    homogeneous: ClassVar[bool] = False
+    """Whether gradients that are c times as large make H_t c times as large, where λ is small beside it."""
+    from_estimate: ClassVar[bool] = False
+    """Whether `H` is made of g_t itself, with the scope "coordinate"."""
+    refreshes_first: ClassVar[bool] = False
+    """Whether `refresh` comes before `update`, so that H_t's eigenvectors are those of earlier gradients."""
+    no_auto: ClassVar[str] = ""
+    """Why `lr="auto"` is refused with this matrix, and what to write instead. Empty where a step moves every coordinate
+    by about γ, whatever the size of the gradients: this is what `lr="auto"` estimates a learning rate for."""
     lr: ClassVar[float] = 1e-3
     """A γ that trains if μ_t = 1, which `lr=None` takes. Adam's, for matrices of its kind."""
 
@@ -96,8 +113,22 @@ class Matrix(Part, kind="matrix"):
         """
         return float(getattr(self, "lam", 0.0))
 
+    def matrices(self, x: Tensor) -> Tensor:
+        """A tensor as a batch of matrices, (batch, rows, columns): by default one, with x's rows."""
+        return x.flatten(1).unsqueeze(0)
+
+    def tensor(self, matrices: Tensor, shape: torch.Size) -> Tensor:
+        """The tensor of a shape that `matrices` has made these of."""
+        return matrices.reshape(shape)
+
+    @property
+    def reshapes(self) -> bool:
+        """Whether `matrices` and `tensor` only reshape, so that many tensors of one shape can be reshaped at once."""
+        return False
+
     def slots(self, x: Tensor) -> dict[str, Slot]:
-        """What is kept for a parameter like x (a complex one appears as its real view)."""
+        """What is kept for a parameter like x (a complex one appears as its real view). With the scope "tensor", the
+        first dimension of every slot is the batch of `matrices(x)`."""
         return {name: Slot(tuple(x.shape), self.initial(name)) for name in self.buffers}
 
     def accepts(self, x: Tensor) -> bool:
@@ -111,13 +142,12 @@ class Matrix(Part, kind="matrix"):
     def update(self, s: View, grad: Tensor) -> None:
         """Bring the buffers to their value at t."""
 
-    def due(self, s: View) -> bool:
-        """Whether `refresh` is to be called in this step: in the first one, and in every `every`-th."""
-        every = getattr(self, "every", 1)
-        return type(self).refresh is not Matrix.refresh and (every == 1 or s.states[0]["step"] % every == 1)
-
     def refresh(self, s: View) -> None:
-        """What need not be done in every step: roots, eigenvectors."""
+        """What need not be done in every step: roots, eigenvectors. Called in the first step and every `every`-th.
+
+        Tensors of different sizes, shapes or names have their turns in different steps. Without names (from a module,
+        or `named_parameters()`), tensors of one shape have theirs together: their order must not matter.
+        """
 
     def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
         """Sums over the coordinates at hand, as 0-d tensors."""
@@ -135,9 +165,34 @@ class Matrix(Part, kind="matrix"):
         """H_t = Q diag(d) Qᵀ, where that is cheap: x ↦ Qᵀx, a d that broadcasts to x, and x ↦ Qx."""
         raise NotImplementedError(f"{type(self).__name__} has no eigen")
 
+    def factors(self, s: View) -> dict[str, Tensor]:
+        """The symmetric factors that H_t of a tensor is made of, in batches, for the monitor."""
+        return {}
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether `H` is all of H_t: then every set goes with it."""
+        return self.scope == "coordinate"
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether it has a matrix for each tensor, no diagonal, that is made of earlier gradients."""
+        return self.scope == "tensor" and not self.is_diagonal and type(self).update is not Matrix.update
+
+    def mixes(self, x: Tensor) -> tuple[int, ...] | None:
+        """The dimensions of a tensor like x along which `eigen` mixes coordinates. None: it has no `eigen`."""
+        return () if self.is_diagonal else None
+
     def solve(self, s: View, g: Tensor) -> Tensor:
         """H_t⁻¹ g. With the scope "all", `s` holds all parameters that share this matrix."""
         return g / self.H(s)
+
+    def inverse(self, s: View) -> Rotation:
+        """v ↦ H_t⁻¹ v for any v, where `solve` is for g_t: some matrices scale H_t by it."""
+        if type(self).eigen is Matrix.eigen:
+            return lambda v: self.solve(s, v)
+        rotate, d, back = self.eigen(s)
+        return lambda v: back(rotate(v) / d)
 
     def descend(self, s: View, x: Tensor, g: Tensor, eta: Scalar, H: Tensor | None = None) -> None:
         """x ← x - η H⁻¹ g: `solve`, without a new tensor where H is a diagonal. `H` is that, if it is there already."""
@@ -152,6 +207,9 @@ class Matrix(Part, kind="matrix"):
             x.addcdiv_(g * eta, H, value=-1)
         return None
 
+    def observe(self, s: View, grad: Tensor) -> None:
+        """`opt.observe()` was called: `grad` is a gradient that the user has taken for H_t, not for the step."""
+
     def absent(self, state: dict[str, Any]) -> None:
         """A batch had no gradient for a parameter with this state."""
 
@@ -161,6 +219,9 @@ class Matrix(Part, kind="matrix"):
 
 class MultipleOfIdentity(Matrix, abstract=True):
     r"""$H_t = (b_t + \lambda) I$: one learning rate for all coordinates, from a global quantity $b_t$.
+
+    Args:
+        lam: λ, added to b_t. It bounds H_t from below, and so the steps from above.
 
     >>> import torch
     >>> from superadam.matrices import norm2

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
+from dataclasses import field
 
 from torch import Tensor
 
 from superadam._state.parts import check
 from superadam.matrices.base import Matrix
 from superadam.matrices.paper import SecondMoment
-from superadam.matrices.shampoo import OneSidedShampoo
+from superadam.matrices.soap import SOAP
 
 __all__ = ["ByShape"]
 
@@ -17,22 +18,30 @@ __all__ = ["ByShape"]
 class ByShape(Matrix):
     """The first matrix that accepts a parameter's shape; `otherwise` for all others.
 
-    `names` are patterns of parameters that `otherwise` takes whatever their shape is, as `"*embed*"`; `layers` are
-    types of layers whose parameters it takes, known where the optimizer was given a module.
+    Args:
+        first: the matrix of every parameter whose shape it accepts, unless `names` or `layers` leave it out.
+        otherwise: the matrix of the others.
+        names: patterns of names, such as `"*embed*"`: `otherwise` takes these parameters whatever their shape is. A
+            pattern that matches no parameter is a warning.
+        layers: types of layers whose parameters `otherwise` takes, known where the optimizer was given a module. "head"
+            is the last linear layer of a network that has several layers with matrices.
+        rate: learning rate of `otherwise` over that of `first`, whatever a scheduler does to both.
 
-    >>> ByShape(OneSidedShampoo(every=10), names=("head.*",)).otherwise
+    >>> ByShape(SOAP(every=10), names=("head.*",), rate=0.3).otherwise
     SecondMoment(beta=0.999, lam=0.0005, bias_correction=False)
     """
 
-    first: Matrix = OneSidedShampoo()
+    first: Matrix = SOAP()
     otherwise: Matrix = SecondMoment()
     names: tuple[str, ...] = ()
-    layers: tuple[str, ...] = ("Embedding", "EmbeddingBag")
+    layers: tuple[str, ...] = ("Embedding", "EmbeddingBag", "head")
+    rate: float = field(default=1.0, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("names", "layers"):
             value = getattr(self, name)
             check(isinstance(value, tuple), name, repr(value), "a tuple of patterns, such as ('head.*',)")
+        check(self.rate > 0, "rate", self.rate, "rate > 0")
 
     @property
     def options(self) -> tuple[Matrix, ...]:
@@ -52,8 +61,15 @@ class ByShape(Matrix):
     def lower_bound(self) -> float:
         return min(matrix.lower_bound for matrix in self.options)
 
-    def choose(self, x: Tensor, name: str = "", layer: str = "") -> Matrix:
-        """The matrix of a parameter."""
+    def accepts(self, x: Tensor) -> bool:
+        return self.first.accepts(x) or self.otherwise.accepts(x)
+
+    def choose(self, x: Tensor, name: str = "", layer: str = "") -> tuple[Matrix, float]:
+        """The matrix of a parameter, and its learning rate over that of the group."""
         left_out = layer in self.layers or any(fnmatch.fnmatch(name, pattern) for pattern in self.names)
-        chosen = self.otherwise if left_out or not self.first.accepts(x) else self.first
-        return chosen.choose(x, name, layer) if isinstance(chosen, ByShape) else chosen
+        here = not left_out and self.first.accepts(x)
+        chosen, rate = (self.first, 1.0) if here else (self.otherwise, self.rate)
+        if not isinstance(chosen, ByShape):
+            return chosen, rate
+        matrix, within = chosen.choose(x, name, layer)
+        return matrix, rate * within

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from superadam._state.parts import check
-from superadam._step.tensors import clip, plus, power
-from superadam.matrices.base import Matrix, check_options, root
+from superadam._step.tensors import clip, each, join, plus, power
+from superadam.matrices.base import STILL, Matrix, check_options, root
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -23,8 +24,10 @@ class AdaGrad(Matrix):
 
     $$v_t = v_0 + \sum_{i \le t} \nabla f(x_i; \xi_i)^2, \qquad H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
 
-    With `mean`, $v_t$ is divided by t: with $\gamma_t = \gamma/\sqrt t$ that is the same method, and with momentum it
-    is AdaFom (Chen et al. 2019).
+    Args:
+        lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
+        v_0: v before the first gradient.
+        mean: divide v_t by t. With γ_t = γ/√t that is the same method; with momentum it is AdaFom (Chen et al. 2019).
 
     >>> AdaGrad()
     AdaGrad(lam=1e-10, v_0=0.0, mean=False)
@@ -36,6 +39,7 @@ class AdaGrad(Matrix):
 
     lr = 1e-2
     buffers = ("v",)
+    homogeneous = True
     elementwise = True
 
     def __post_init__(self) -> None:
@@ -57,6 +61,10 @@ class SCAdaGrad(Matrix):
 
     $$v_t = \sum_{i \le t} \nabla f(x_i; \xi_i)^2, \qquad H_t = \mathrm{diag}(v_t + \xi_1 e^{-\xi_2 v_t})$$
 
+    Args:
+        xi1: ξ₁, what is added where v_t is zero.
+        xi2: ξ₂, how fast that falls with v_t.
+
     >>> SCAdaGrad()
     SCAdaGrad(xi1=0.1, xi2=0.1)
     """
@@ -65,6 +73,7 @@ class SCAdaGrad(Matrix):
     xi2: float = 0.1
 
     lr = 0.1
+    no_auto = "its steps shrink like 1/t: give lr a number, such as 0.1"
     buffers = ("v",)
     elementwise = True
 
@@ -92,6 +101,10 @@ class AdaDelta(Matrix):
       H_t = \mathrm{diag}\Bigl(\sqrt{v_t + \varepsilon} \Big/ \sqrt{u_{t-1} + \varepsilon}\Bigr), \qquad
       u_t = \rho u_{t-1} + (1-\rho) (H_t^{-1} g_t)^2$$
 
+    Args:
+        rho: ρ, weight of the old averages.
+        eps: ε, added to both averages. It sets the size of the first steps.
+
     >>> AdaDelta()
     AdaDelta(rho=0.9, eps=1e-06)
     """
@@ -100,6 +113,7 @@ class AdaDelta(Matrix):
     eps: float = 1e-6
 
     lr = 1.0
+    no_auto = "its steps get their size from earlier steps: give lr a number, such as 1.0"
     buffers = ("v", "u")
     watches_steps = True
     elementwise = True
@@ -124,8 +138,12 @@ class AMSGrad(Matrix):
     $$v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2, \qquad \hat v_t = \max(\hat v_{t-1}, v_t), \qquad
       H_t = \mathrm{diag}(\hat v_t^{\,p} + \lambda)$$
 
-    `bias_correction` divides $\hat v_t$ by $1 - \beta^t$, as torch does and equation (4) of the paper does not. With
-    `lam_inside`, $H_t = \mathrm{diag}((\hat v_t^{1/2} + \lambda)^{2p})$, as in Padam's published code.
+    Args:
+        beta: weight of the old average; 1 - β is that of the newest gradient.
+        lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
+        power: p: 1/2 for AMSGrad, less for Padam.
+        bias_correction: divide the largest v by 1 - β^t, as torch does and equation (4) of the paper does not.
+        lam_inside: take the power of the root plus λ, as in Padam's published code: H_t = diag((v̂_t^(1/2) + λ)^(2p)).
 
     >>> AMSGrad(power=0.125)
     AMSGrad(beta=0.999, lam=0.0005, power=0.125, bias_correction=False, lam_inside=False)
@@ -143,6 +161,10 @@ class AMSGrad(Matrix):
     def __post_init__(self) -> None:
         check_options(self)
         check(0 < self.power <= 0.5, "power", self.power, "0 < power <= 1/2")
+
+    @property
+    def homogeneous(self) -> bool:  # type: ignore[override]
+        return self.power == 0.5
 
     @property
     def lower_bound(self) -> float:
@@ -164,26 +186,44 @@ class Cautious(Matrix):
     $$H_t = \mathrm{diag}\bigl(\kappa_t (\sqrt{v_t} + \lambda)\bigr), \qquad
       \kappa_{t,i} = \begin{cases} 1 & g_{t,i} \nabla_i f(x_t; \xi_t) > 0 \\ \kappa & \text{otherwise}\end{cases}$$
 
-    with $v_t$ as in `SecondMoment`. $g_t$ averages gradients of points long left; along a coordinate on which the
-    newest one disagrees, the step would go uphill. Cautious optimizers take no step there; a finite $\kappa$ leaves
-    $H_t$ a metric, which sets need. $H_t \succeq \lambda I$, as the theorems ask. The sign of `v` in the state says
-    where steps are short, so the state is Adam's.
+    with $v_t$ as in `SecondMoment`. $g_t$ averages older gradients. In a coordinate where the newest gradient has the
+    other sign, a step along $g_t$ would go uphill. The published method is `Cautious(kappa=inf, rescale=True)`: no step
+    there, and longer steps elsewhere. The sign of `v` in the state says where steps are short, so the state is Adam's.
+
+    Args:
+        beta: weight of the old average; 1 - β is that of the newest gradient.
+        lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
+        kappa: κ: steps are so many times shorter where g_t and the newest gradient disagree. `inf` takes 1e15: these
+            coordinates stay, also on a set.
+        bias_correction: divide v_t by 1 - β^t, as Adam does.
+        rescale: multiply H_t of each tensor by max(mean(1/κ_t), 1e-3): steps are longer where some are shortened.
 
     >>> Cautious(beta=0.99)
     Cautious(beta=0.99, lam=0.0005, kappa=100.0, bias_correction=False)
+    >>> Cautious(kappa=math.inf, rescale=True)
+    Cautious(beta=0.999, lam=0.0005, kappa=inf, bias_correction=False, rescale=True)
     """
 
     beta: float = 0.999
     lam: float = 5e-4
     kappa: float = 100.0
     bias_correction: bool = False
+    rescale: bool = field(default=False, repr=False)
 
     buffers = ("v",)
-    elementwise = True
+    homogeneous = True
 
     def __post_init__(self) -> None:
         check_options(self)
-        check(1 <= self.kappa < math.inf, "kappa", self.kappa, "kappa >= 1")
+        check(self.kappa >= 1, "kappa", self.kappa, "kappa >= 1")
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        return not self.rescale  # which needs a mean over each tensor
+
+    @property
+    def lower_bound(self) -> float:
+        return self.lam * (1e-3 if self.rescale else 1.0)
 
     def update(self, s: View, grad: Tensor) -> None:
         v = s.v.abs() * self.beta
@@ -192,7 +232,17 @@ class Cautious(Matrix):
 
     def H(self, s: View) -> Tensor:
         h = plus(root(s, s.v.abs(), self.beta, self.bias_correction), self.lam)
-        return torch.where(s.v > 0, h, h * self.kappa)
+        h = torch.where(s.v > 0, h, h * min(self.kappa, STILL))
+        return h * self._mean(s) if self.rescale else h
+
+    def _mean(self, s: View) -> Tensor:
+        """max(mean(1/κ_t), 1e-3) for each tensor, over all processes."""
+        means = []
+        for p, v in zip(s.params, each(s.v), strict=True):
+            whole = max(1, p.numel() * (2 if p.is_complex() else 1))
+            agree = s.whole_norm((v > 0).to(v.dtype)).square() / whole
+            means.append((agree + (1 - agree) / self.kappa).clamp(min=1e-3))
+        return join(means)
 
 
 class Yogi(Matrix):
@@ -200,6 +250,12 @@ class Yogi(Matrix):
 
     $$v_t = v_{t-1} - (1-\beta)\, \mathrm{sign}\bigl(v_{t-1} - \nabla f(x_t; \xi_t)^2\bigr)
       \nabla f(x_t; \xi_t)^2, \qquad H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
+
+    Args:
+        beta: 1 - β is how fast v_t changes.
+        lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
+        v_0: v before the first gradient.
+        bias_correction: divide v_t by 1 - β^t, as Adam does.
 
     >>> Yogi()
     Yogi(beta=0.999, lam=0.001, v_0=1e-06, bias_correction=False)
@@ -211,6 +267,7 @@ class Yogi(Matrix):
     bias_correction: bool = False
 
     buffers = ("v",)
+    homogeneous = True
     elementwise = True
 
     def __post_init__(self) -> None:
@@ -234,8 +291,12 @@ class AdaBound(Matrix):
       \gamma H_t^{-1} = \mathrm{clip}\Bigl(\frac{\gamma}{\sqrt{v_t} + \lambda},\;
       \gamma r\bigl(1 - \tfrac{1}{st+1}\bigr),\; \gamma r\bigl(1 + \tfrac{1}{st}\bigr)\Bigr)$$
 
-    r = `final` is the final learning rate over γ; s = `speed`, by default 1 - β. `bias_correction` divides $v_t$ by
-    $1 - \beta^t$.
+    Args:
+        beta: weight of the old average; 1 - β is that of the newest gradient.
+        lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
+        final: r, the final learning rate over γ.
+        speed: s, how fast the bounds close in. None takes 1 - β.
+        bias_correction: divide v_t by 1 - β^t, as Adam does.
 
     >>> AdaBound()
     AdaBound(beta=0.999, lam=1e-08, final=100.0, speed=None, bias_correction=False)

@@ -22,7 +22,10 @@ class SecondMoment(Matrix):
     $$v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2, \quad v_0 = 0, \qquad
       H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
 
-    `bias_correction` divides $v_t$ by $1 - \beta^t$, as Adam does and the paper does not.
+    Args:
+        beta: weight of the old average; 1 - β is that of the newest gradient.
+        lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
+        bias_correction: divide v_t by 1 - β^t, as Adam does and the paper does not.
 
     >>> SecondMoment(beta=0.99)
     SecondMoment(beta=0.99, lam=0.0005, bias_correction=False)
@@ -33,6 +36,7 @@ class SecondMoment(Matrix):
     bias_correction: bool = False
 
     buffers = ("v",)
+    homogeneous = True
     elementwise = True
 
     def __post_init__(self) -> None:
@@ -49,6 +53,9 @@ class GradientNorm(MultipleOfIdentity):
     r"""Case 2: one learning rate, from the norm of the gradient over all parameters.
 
     $$b_t = \beta b_{t-1} + (1-\beta) \|\nabla f(x_t; \xi_t)\|, \quad b_0 = 0, \qquad H_t = (b_t + \lambda) I$$
+
+    Args:
+        beta: weight of the old average; 1 - β is that of the newest norm.
 
     >>> GradientNorm()
     GradientNorm(lam=0.0005, beta=0.999)
@@ -104,7 +111,12 @@ class Belief(Matrix):
       v_t = \beta_2 v_{t-1} + (1-\beta_2) (\nabla f(x_t; \xi_t) - m_t)^2, \qquad
       H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
 
-    AdaBelief itself adds `eps` to $v_t$ in every step and divides $v_t$ by $1 - \beta_2^t$ (`bias_correction`).
+    Args:
+        beta1: weight of the old average of gradients.
+        beta2: weight of the old average of squared distances.
+        lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
+        eps: added to v_t in every step, as AdaBelief does.
+        bias_correction: divide v_t by 1 - β₂^t, as AdaBelief does.
 
     >>> Belief()
     Belief(beta1=0.9, beta2=0.999, lam=0.0005, eps=0.0, bias_correction=False)
@@ -117,6 +129,7 @@ class Belief(Matrix):
     bias_correction: bool = False
 
     buffers = ("m", "v")
+    homogeneous = True
     elementwise = True
 
     def __post_init__(self) -> None:
@@ -138,6 +151,10 @@ class BeliefNorm(MultipleOfIdentity):
 
     $$m_t = \beta_1 m_{t-1} + (1-\beta_1) \nabla f(x_t; \xi_t), \qquad
       b_t = \beta_2 b_{t-1} + (1-\beta_2) \|\nabla f(x_t; \xi_t) - m_t\|, \qquad H_t = (b_t + \lambda) I$$
+
+    Args:
+        beta1: weight of the old average of gradients.
+        beta2: weight of the old average of distances.
 
     >>> BeliefNorm()
     BeliefNorm(lam=0.0005, beta1=0.9, beta2=0.999)

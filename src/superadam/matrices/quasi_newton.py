@@ -34,6 +34,10 @@ class DampedLBFGS(Matrix):
     curvature over δ. So δ should not be much below that: with 0.01 and momentum, four small networks diverged at
     learning rates of 0.01 and 0.03. A small δ is for problems that are nearly convex.
 
+    Args:
+        history: number of pairs that are kept: two tensors each, for each parameter.
+        delta: δ, the least curvature.
+
     >>> DampedLBFGS()
     DampedLBFGS(history=10, delta=10.0)
     """
@@ -43,6 +47,7 @@ class DampedLBFGS(Matrix):
 
     scope = "all"
     lr = 0.3
+    no_auto = "its steps are as long as the gradient over the curvature: give lr a number, such as 0.3"
     two_point = True
 
     def __post_init__(self) -> None:
@@ -100,14 +105,21 @@ class DampedLBFGS(Matrix):
         pairs = []
         for i in range(self.history):
             step, y, theta = s.s.select(0, i), s.y.select(0, i), getattr(s, f"theta{i}")
-            y = y * theta + step * ((1 - theta) * getattr(s, f"kappa{i}"))
+            y = plus_scaled(y * theta, step, (1 - theta) * getattr(s, f"kappa{i}"))
             sy = dot(step, y)
             pairs.append((step, y, torch.where(sy > 0, 1 / sy, 0.0)))  # an empty pair counts for nothing
         u, weights = g.clone(), []
         for step, y, rho in pairs:
             weights.append(rho * dot(step, u))
-            u = u - y * weights[-1]
+            u = plus_scaled(u, y, -weights[-1])
         v: Tensor = u / s.kappa
         for (step, y, rho), weight in zip(reversed(pairs), reversed(weights), strict=True):
-            v = v + step * (weight - rho * dot(y, v))
+            v = plus_scaled(v, step, weight - rho * dot(y, v))
         return v
+
+
+def plus_scaled(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """x + weight y, for an x that nobody else needs: in place, unless autograd may have saved it."""
+    if torch.is_grad_enabled():
+        return x + y * weight
+    return x.addcmul_(y, weight)

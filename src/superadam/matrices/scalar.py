@@ -19,6 +19,9 @@ __all__ = ["AccumulatedNorm", "EstimateNorm", "Identity"]
 class Identity(Matrix):
     r"""$H_t = \mathrm{scale} \cdot I$: no adaptation, as in SGD.
 
+    Args:
+        scale: b in H_t = b I: γ is divided by it.
+
     >>> Identity()
     Identity(scale=1.0)
     """
@@ -50,6 +53,12 @@ class AccumulatedNorm(Matrix):
 
     p = 1/2 is AdaGrad-Norm (Ward et al. 2019, $\omega = b_0^2$), p = 1/3 is STORM's (Cutkosky and Orabona 2019). With
     `past` the sum ends at t - 1, as in adaptive SGD (Li and Orabona 2019, p = 1/2 + ε).
+
+    Args:
+        power: p, the power of the sum.
+        omega: ω, which the sum begins with.
+        k: k, a factor of the learning rate.
+        past: end the sum at t - 1.
 
     >>> AccumulatedNorm(power=1 / 3)
     AccumulatedNorm(power=0.3333333333333333, omega=1.0, k=1.0, past=False)
@@ -93,6 +102,11 @@ class EstimateNorm(Matrix):
 
     p = 1 is normalised SGD (Cutkosky and Mehta 2020), p = 1/2 is Adam⁺'s (Liu et al. 2020).
 
+    Args:
+        power: p, the power of the norm.
+        floor: the least value of ‖g_t‖^p, against a division by zero.
+        scale: factor of H_t: γ is divided by it.
+
     >>> EstimateNorm()
     EstimateNorm(power=1.0, floor=1e-12, scale=1.0)
     """
@@ -103,6 +117,7 @@ class EstimateNorm(Matrix):
 
     scalars = ("b",)
     multiple_of_identity = True
+    from_estimate = True
 
     @property
     def lr(self) -> float:  # type: ignore[override]
@@ -123,7 +138,7 @@ class EstimateNorm(Matrix):
         return None if options["clip"] is None else "it divides g by its own norm, which leaves nothing to clip"
 
     def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
-        return (norm2(s.g),)
+        return (norm2(s.estimate),)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
         s.b = totals[0].sqrt()

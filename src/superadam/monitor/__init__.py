@@ -1,4 +1,4 @@
-"""Quantities to watch while training: of g_t, of H_t, of the step, and of the two gradients of a batch."""
+"""Reports during training: about g_t, H_t, the step, and the two gradients of a batch."""
 
 from superadam.monitor.alarms import MonitorWarning
 from superadam.monitor.monitor import Monitor

@@ -1,12 +1,12 @@
-"""What a report should make one look at, in words."""
+"""Alarms: warnings about suspicious values in a report."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from superadam._state.messages import warn
 from superadam._state.parts import nearest
 
 __all__ = ["LIMITS", "Alarms", "MonitorWarning"]
@@ -21,9 +21,9 @@ LIMITS = {
     "condition": 1e6,
     "feasibility": 1e-4,
 }
-"""`capped_steps`: how many steps α may be at its cap. (That of the paper's defaults is for 195 or 393 steps.)
-`explosion`: how many times ‖ĝ‖, or ‖g‖ of more than three reports ago, ‖g‖ may be. What one batch can be the cause of
-(`variance_ratio`, `difference_ratio`, ‖g‖ against ‖ĝ‖) must be found in two reports running."""
+"""`capped_steps`: the most steps that α may stay at its cap. With the paper's defaults it stays for 195 or 393 steps.
+`explosion`: the largest ratio of ‖g‖ to ‖ĝ‖, or to ‖g‖ of more than three reports ago. Alarms that a single batch can
+cause (`variance_ratio`, `difference_ratio`, ‖g‖ against ‖ĝ‖) need two consecutive reports."""
 
 REPLAY = (
     "The noise of the difference adds up instead of cancelling: the two evaluations of a batch do not see the same "
@@ -34,9 +34,9 @@ REPLAY = (
 
 
 class MonitorWarning(UserWarning):
-    """Something in a report of `superadam.Monitor` needs a look.
+    """A warning about a suspicious value in a report of `superadam.Monitor`.
 
-    To have it stop the run:
+    To make it stop the run:
 
     >>> import warnings
     >>> with warnings.catch_warnings():
@@ -45,7 +45,7 @@ class MonitorWarning(UserWarning):
 
 
 class Alarms:
-    """Warns once of each kind, and again only after a report in which it was not found."""
+    """Warns once of each kind, and again only after a report without it."""
 
     def __init__(self, limits: dict[str, float] | None) -> None:
         for name in (limits or {}).keys() - LIMITS.keys():
@@ -57,7 +57,7 @@ class Alarms:
         self._active: set[str] = set()
 
     def found(self, report: Report, earlier: Iterable[Report], *, summed: bool = False) -> dict[str, str]:
-        """Kind → what was found. `summed`: g is a sum of gradients, and no average."""
+        """A dict from kind to message. `summed`: g is a sum of gradients, not an average."""
         alarms = dict(_non_finite(report) or self._look(report, list(earlier)))
         return {kind: text for kind, text in alarms.items() if not (summed and kind == "explosion")}
 
@@ -65,7 +65,7 @@ class Alarms:
         new = [text for kind, text in alarms.items() if kind not in self._active]
         self._active = set(alarms)
         for text in new:
-            warnings.warn(f"step {step}: {text}", MonitorWarning, stacklevel=4)
+            warn(f"step {step}: {text}", MonitorWarning)
 
     def _look(self, report: Report, earlier: list[Report]) -> Iterator[tuple[str, str]]:
         limit = self.limits

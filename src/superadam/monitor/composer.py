@@ -1,7 +1,7 @@
-"""MosaicML Composer's protocol for what an optimizer says about each parameter.
+"""MosaicML Composer's protocol for an optimizer's metrics of each parameter.
 
-Composer's `OptimizerMonitor` asks the optimizer for metrics of every parameter, and, where parameters are sharded, has
-it prepare them for a sum over all ranks and take that sum.
+Composer's `OptimizerMonitor` asks the optimizer for metrics of every parameter. For sharded parameters, it also asks
+the optimizer to prepare them for a sum over all ranks, and to take that sum.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from superadam._state.phases import START, UNESTIMATED
-from superadam._step.line_9 import direction
-from superadam.monitor.measures import rate, stand_in, x_of
+from superadam._step.line_9 import direction, gamma_of_move
+from superadam.monitor.measures import stand_in, x_of
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
@@ -27,7 +27,7 @@ COSINES = (("moment", "grad"), ("update", "grad"))
 class PerParameterMetrics:
     """Norms of ĝ, g_t (Composer's "moment"), x and γ μ_t H_t⁻¹ g_t ("update"), and cosines, for each parameter.
 
-    The update is that of line 9 without a set and a penalty, and without weight decay.
+    The update is that of line 9 without a set, a penalty or weight decay.
     """
 
     @torch.no_grad()
@@ -40,9 +40,9 @@ class PerParameterMetrics:
         if group is None or param.grad is None or opt.state.get(param, {}).get("phase", START) in UNESTIMATED:
             return optimizer_metrics
         c = stand_in(opt, group, param, param, param.grad)
-        vectors = {"grad": c.grad, "moment": c.g, "param": x_of(c)}
+        vectors = {"grad": c.grad, "moment": c.estimate, "param": x_of(c)}
         if c.matrix.scope != "all":
-            vectors["update"] = direction(c, c.g) * (rate(c) * c.mu)
+            vectors["update"] = direction(c, c.estimate) * (gamma_of_move(c) * c.mu)
         norms = {key: torch.linalg.vector_norm(value) for key, value in vectors.items()}
         optimizer_metrics.update({f"l2_norm/{key}/{name}": value for key, value in norms.items()})
         for a, b in COSINES:
@@ -53,7 +53,7 @@ class PerParameterMetrics:
         return optimizer_metrics
 
     def pre_reduce_metrics(self, optimizer_metrics: dict[str, Any]) -> dict[str, Any]:
-        """What can be summed over ranks: squares instead of norms, inner products instead of cosines."""
+        """Metrics that can be summed over ranks: squares instead of norms, inner products instead of cosines."""
         summable = {}
         for metric, value in optimizer_metrics.items():
             norms = _norms_of(metric)
@@ -62,7 +62,7 @@ class PerParameterMetrics:
         return summable
 
     def dist_reduce_metrics(self, optimizer_metrics: dict[str, Any]) -> dict[str, Any]:
-        """The sums over all ranks, as norms and cosines again. A rank may hold no part of a parameter."""
+        """Sum over all ranks, and convert back to norms and cosines. A rank may hold no part of a parameter."""
         totals = {metric: float(value) for metric, value in optimizer_metrics.items()}
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             ranks: list[Any] = [None] * torch.distributed.get_world_size()
@@ -79,7 +79,7 @@ class PerParameterMetrics:
 
 
 def _norms_of(metric: str) -> list[str]:
-    """The norms that make a metric a sum over coordinates when it is multiplied by them."""
+    """The norms by which a metric must be multiplied to become a sum over coordinates."""
     kind, vectors, name = (*metric.split("/", 2), "", "")[:3]
     if kind == "l2_norm":
         return [metric]

@@ -1,4 +1,4 @@
-"""The sums over all coordinates that a report is made of, from the state after a step."""
+"""The sums over all coordinates for a report, from the state after a step."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from superadam._state.phases import PENDING, START, UNESTIMATED
+from superadam._state.phases import START, UNESTIMATED
 from superadam._state.scaler import under_scaler
 from superadam._state.sharding import Sharding, local, over_ranks, sharding
 from superadam._step import line_9
-from superadam._step.lines import solve_jointly
+from superadam._step.line_9 import gamma_of_move
+from superadam._step.stages import solve_jointly
 from superadam._step.tensors import Scalar, dot, norm2
 from superadam._step.view import View
+from superadam.matrices import Matrix
 from superadam.monitor.probes import Gradients, Points
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
 
-__all__ = ["Observed", "Tally", "quantities", "rate", "stand_in", "x_of"]
+__all__ = ["Observed", "Tally", "factors", "quantities", "stand_in", "x_of"]
 
 SAMPLES = 10_000  # entries of H that the quantiles are taken of
 QUANTILES = {"H_q10": 0.1, "H_median": 0.5, "H_q90": 0.9}
 
 
 class Observed(NamedTuple):
-    """What the state after the step does not tell."""
+    """Quantities that the state after the step does not contain."""
 
     start: Points  # the parameters before the step: x_t, or x_{t-1} if two gradients are taken
     q: Gradients | None  # ∇f(x_{t-1}; ξ_t)
@@ -37,9 +39,9 @@ class Observed(NamedTuple):
 
 
 class Tally:
-    """Numbers and 0-d tensors by name, several of each. All tensors come to the host at once.
+    """Numbers and 0-d tensors by name, several per name. All tensors are copied to the host at once.
 
-    What is of one process's part of a parameter is added with its sharding, and combined over the processes by `op`.
+    A value for one process's shard of a parameter is added with its sharding, and combined over the processes by `op`.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class Tally:
         values.append(value)
 
     def read(self) -> dict[str, list[float]]:
-        """The one synchronisation with the device."""
+        """Copy all values to the host: the only synchronisation with the device."""
         waiting = [entry for entries in self._waiting.values() for entry in entries]
         if waiting:
             home = waiting[0][2].device
@@ -68,9 +70,9 @@ class Tally:
 
 @torch.no_grad()
 def quantities(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[float]], View] | None:
-    """Sums by name, one of each for every parameter, and the first parameter as the maths sees it at x_t.
+    """Sums by name, one per parameter, and the `View` of the first parameter at x_t.
 
-    None if no parameter had a gradient, or if a gradient scaler has voided the step.
+    None if no parameter had a gradient, or if a gradient scaler skipped the step.
     """
     pending = opt.two_point  # the step ended at x_t, and the move is still to come
     tally, views = Tally(), []
@@ -97,7 +99,7 @@ def quantities(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[f
     if not views:
         return None
     _line_9(tally, views)
-    _spectrum(tally, [c for c in views if c.matrix.scope != "all"])
+    _spectrum(tally, [c for c in views if _has_spectrum(c)])
     if under_scaler(opt):
         tally.add("overflow", opt.found_inf)
     sums = tally.read()
@@ -105,22 +107,23 @@ def quantities(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[f
 
 
 def stand_in(opt: ComposedOptimizer, group: dict[str, Any], p: Tensor, x: Tensor, grad: Tensor | None) -> View:
-    """A parameter at x and with a gradient there, whatever it holds itself by now."""
+    """A stand-in for a parameter, with the value x and the gradient at x."""
     at = x.detach()
     grads: list[Tensor | None] = [torch.zeros_like(at) if grad is None else grad.detach()]
     parts, state = opt._plan(group).of(p), opt.state[p]
-    scalars = {name: state[name] for name in parts.matrix.scalars}
-    return View(group, parts, [at], grads, [state], scalars).bound()
+    scalars = {name: state[name] for name in parts.scalars}
+    own = {"places": [opt._places[p]], "apart": opt._places[p].group is not None} if p in opt._places else {}
+    return View(group, parts, [at], grads, [state], scalars, **own).bound()
 
 
 def _norms(tally: Tally, c: View) -> None:
     grad, how = c.grad, c.sharding
     tally.add("grad2", norm2(grad), how)
-    tally.add("g2", norm2(c.g), how)
-    tally.add("g_grad", dot(c.g, grad), how)
+    tally.add("g2", norm2(c.estimate), how)
+    tally.add("g_grad", dot(c.estimate, grad), how)
     tally.add("x2", norm2(x_of(c)), how)
     tally.add("step", c.states[0]["step"])
-    tally.add("gamma", rate(c))
+    tally.add("gamma", gamma_of_move(c))
     tally.add("mu", c.mu)
     tally.add("alpha", c.alpha)
 
@@ -132,12 +135,12 @@ def _probes(
         return stand_in(opt, group, p, place, grads.get(p)).grad
 
     if seen.full is not None:
-        tally.add("error2", norm2(at(x, seen.full) - c.g), c.sharding)
+        tally.add("error2", norm2(at(x, seen.full) - c.estimate), c.sharding)
     if seen.here is None:
         return
     q1, q2 = (at(x, grads) for grads in seen.here)
     if seen.full is None:
-        tally.add("error2", dot(c.g - q1, c.g - q2), c.sharding)
+        tally.add("error2", dot(c.estimate - q1, c.estimate - q2), c.sharding)
     tally.add("probe_variance", norm2(q1 - q2) / 2, c.sharding)
     tally.add("full_gradient_norm2", dot(q1, q2), c.sharding)
     if seen.there is not None and seen.q is not None and p in seen.q:
@@ -148,12 +151,12 @@ def _probes(
 
 
 def _line_9(tally: Tally, views: list[View]) -> None:
-    """‖x_t - x̃_{t+1}‖²/γ², anew from x_t, g_t and H_t: to divide x_{t+1} - x_t by μ γ would blow rounding up."""
+    """‖x_t - x̃_{t+1}‖²/γ², recomputed from x_t, g_t and H_t. (x_{t+1} - x_t)/(μ γ) would amplify rounding errors."""
     solve_jointly(views)
     for c in views:
-        gamma = rate(c)
+        gamma = gamma_of_move(c)
         if c.free:
-            direction = line_9.direction(c, c.g)
+            direction = line_9.direction(c, c.estimate)
             if c.decay != 0:
                 direction = direction + x_of(c) * c.decay
         else:
@@ -165,16 +168,16 @@ def _line_9(tally: Tally, views: list[View]) -> None:
 
 
 def _spectrum(tally: Tally, views: list[View]) -> None:
-    """The least and the largest entry of H, and quantiles of every k-th of all, which bounds their number."""
+    """The least and the largest entry of H, and quantiles of every k-th entry, which limits their number."""
     views = [c for c in views if c.params[0].numel() > 0]
     sizes = [c.g.numel() for c in views]  # 0 where other processes hold all of a parameter
     stride = max(1, math.ceil(sum(sizes) / SAMPLES))
     samples, offset = [], 0
     for c, size in zip(views, sizes, strict=True):
-        H = (c.matrix.H(c) if c.matrix.scope == "coordinate" else c.matrix.eigen(c)[1].expand_as(c.params[0])).detach()
+        H = (c.matrix.H(c) if c.matrix.scope == "coordinate" else _eigenvalues(c)).detach()
         tally.add("H_min", H.min() if H.numel() > 0 else c.one * math.inf, c.sharding, "min")
         tally.add("H_max", H.max() if H.numel() > 0 else -c.one * math.inf, c.sharding, "max")
-        first, offset = -offset % stride, offset + size
+        first, offset = -offset % stride, offset + (H.numel() if H.dim() else size)
         if H.dim() == 0:
             samples.append(H.expand(len(range(first, size, stride))))
         else:
@@ -186,11 +189,45 @@ def _spectrum(tally: Tally, views: list[View]) -> None:
             tally.add(name, sample.kthvalue(1 + round(q * (len(sample) - 1))).values)
 
 
-def rate(c: View) -> Scalar:
-    """γ of the move that g_t and H_t are for."""
-    state = c.states[0]
-    gamma: Scalar = state["gamma"] if state["phase"] == PENDING else c.gamma
-    return gamma * c.iterate.rate(c)
+def _has_spectrum(c: View) -> bool:
+    return c.matrix.scope == "coordinate" or type(c.matrix).eigen is not Matrix.eigen
+
+
+def _eigenvalues(c: View) -> Tensor:
+    """The eigenvalues of one tensor's matrix: all on its owner, otherwise as many as there are local coordinates."""
+    (place,) = c.places
+    values = c.matrix.eigen(c)[1].expand(place.here, *place.shape[1:]).reshape(-1)
+    return values if c.apart else values[: c.g.numel()]
+
+
+@torch.no_grad()
+def factors(opt: ComposedOptimizer) -> dict[str, dict[str, float]]:
+    """For each tensor with its own matrix: statistics of its factors and of g_t."""
+    found: dict[str, dict[str, float]] = {}
+    for plan, p, state in opt._with_state():
+        if plan.of(p).matrix.scope != "tensor" or state["phase"] in UNESTIMATED or p.numel() == 0:
+            continue
+        c = stand_in(opt, plan.group, p, p, p.grad)
+        estimates = c.estimates
+        if len(estimates) == 0:
+            continue  # another process is the owner, and reports
+        singular = torch.linalg.svdvals(estimates)
+        stable_rank = (singular.square().sum(-1) / singular.amax(-1).square()).mean()
+        entry = {"stable_rank": float(stable_rank)}
+        for name, factor in c.matrix.factors(c).items():
+            values = torch.linalg.eigvalsh(factor)
+            low, high = float(values.min()), float(values.max())
+            entry |= {f"{name}_min": low, f"{name}_max": high}
+            entry[f"{name}_condition"] = high / low if low > 0 else math.inf
+        if "failures" in state:
+            entry["failures"] = float(state["failures"].sum())
+        names = plan.group.get("param_names")
+        found[names[_place(plan.group, p)] if names else f"{len(found)}"] = entry
+    return found
+
+
+def _place(group: dict[str, Any], p: Tensor) -> int:
+    return next(i for i, own in enumerate(group["params"]) if own is p)
 
 
 def x_of(c: View) -> Tensor:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from superadam._state.composed import ComposedOptimizer
 from superadam.estimators import Summed
+from superadam.monitor import figures
 from superadam.monitor.alarms import Alarms
-from superadam.monitor.measures import QUANTILES, Observed, quantities
+from superadam.monitor.measures import QUANTILES, Observed, factors, quantities
 from superadam.monitor.probes import Gradients, Points, Probes, points
 from superadam.monitor.sinks import sinks
 
@@ -27,58 +29,69 @@ MEMORY = 0.8  # weight of the earlier reports in the averages that ratios of noi
 
 
 class Monitor:
-    r"""Reports on every `every`-th batch: `last`, `history`, and wherever `to` says. Training does not change by a bit.
+    r"""Report on every `every`-th batch, in `last`, in `history` and to `to`. Training does not change by a single bit.
 
     Norms and inner products run over all parameters that had a gradient. $\hat g = \nabla f(x_t; \xi_t)$ is the newest
-    stochastic gradient. A report is a dict, with these always:
+    stochastic gradient. A report is a dict that always contains:
 
-    - `step`, `gradient_evaluations`, `lr`, `mu`, `alpha`: t, gradients taken by training, γ, μ_t and α_t, of the first
-      parameter; `alpha_cap`, where the schedule has one.
+    - `step`, `gradient_evaluations`, `lr`, `mu`, `alpha`: t, the gradients computed by training, γ, μ_t and α_t, for
+      the first parameter; `alpha_cap`, if the schedule has one.
     - `grad_norm`, `g_norm`, `cosine`: ‖ĝ‖, ‖g_t‖ and the cosine between the two.
     - `gradient_mapping`: $\lVert \tilde x_{t+1} - x_t \rVert / \gamma$.
     - `x_norm`, `update_ratio`: ‖x_t‖ and $\mu_t \lVert \tilde x_{t+1} - x_t \rVert / \lVert x_t \rVert$.
     - `H_min`, `H_q10`, `H_median`, `H_q90`, `H_max`, `condition`: the entries of a diagonal H_t, and the ratio of the
-      largest to the least. The quantiles are those of at most 10,000 entries, every k-th.
-    - `alarms`: what needs a look, kind → words. A `MonitorWarning` says it too, once until it clears.
+      largest to the least. The quantiles use every k-th entry, at most 10,000.
+    - `alarms`: a dict from kind to message. Each is also a `MonitorWarning`, once until it clears.
 
-    With a constraint: `feasibility`, how far the parameters are outside of the set at the most.
+    With matrices per tensor:
 
-    Where two gradients of a batch are taken, ĝ and $q = \nabla f(x_{t-1}; \xi_t)$:
+    - `factors`: for each of these tensors, by name, the stable rank ‖g‖²_F/‖g‖² of g_t (`stable_rank`); the least and
+      the largest eigenvalue and the condition number of each factor (`L_min`, `L_max`, `L_condition`, `R_min`, …); and
+      the number of consecutive failures of its eigendecomposition (`failures`).
+    - `refresh_seconds`: time spent on eigenvectors since the last report (the host's time, on an accelerator).
+
+    With a constraint: `feasibility`, the largest distance of the parameters outside the set. No theorem bounds `M` on
+    a set that is not convex, such as a `Sphere`.
+
+    With two gradients of a batch, ĝ and $q = \nabla f(x_{t-1}; \xi_t)$:
 
     - `smoothness`: $\lVert \hat g - q \rVert / \lVert x_t - x_{t-1} \rVert$, the local L.
     - `difference_ratio`: $\lVert \hat g - q \rVert^2 / \lVert \hat g \rVert^2$, a proxy of `variance_ratio`.
 
-    With `loss` and `batches`, whose gradients on two fresh batches are $q_1$ and $q_2$ at $x_t$:
+    With `loss` and `batches`. $q_1$ and $q_2$ are the gradients of two fresh batches at $x_t$:
 
-    - `estimator_error2`: $\langle g_t - q_1, g_t - q_2 \rangle$, unbiased for $\lVert \nabla f(x_t) - g_t \rVert^2$ and
-      negative at times; `estimator_error`: its root, or 0.
+    - `estimator_error2`: $\langle g_t - q_1, g_t - q_2 \rangle$, unbiased for $\lVert \nabla f(x_t) - g_t \rVert^2$, so
+      it can be negative; `estimator_error`: its square root, or 0.
     - `M`: $M_t = \lVert \nabla f(x_t) - g_t \rVert / \rho + \lVert \tilde x_{t+1} - x_t \rVert / \gamma$. Its first
       term is `M_error`, the second `gradient_mapping`; `rho` is the least entry of H in all reports so far.
     - `full_gradient_norm2`, `probe_variance`: $\langle q_1, q_2 \rangle$, unbiased for ‖∇f(x_t)‖², and
       $\tfrac12 \lVert q_1 - q_2 \rVert^2$, unbiased for the variance of a gradient on one of `batches`.
-    - `noise_scale`: the second over the first, tr Σ/‖∇f‖² of McCandlish et al. (2018), in batches of `batches`.
-    - `variance_ratio`: Var(ĝ - q)/Var(ĝ) of the gradients that training took, as
+    - `noise_scale`: `probe_variance` / `full_gradient_norm2`, tr Σ/‖∇f‖² of McCandlish et al. (2018), in batches.
+    - `variance_ratio`: Var(ĝ - q)/Var(ĝ) of the gradients that training used, as
       $\langle \hat g - q - d_1, \hat g - q - d_2 \rangle / \langle \hat g - q_1, \hat g - q_2 \rangle$; $d_1$ and
       $d_2$ are the differences of the two fresh batches' gradients between $x_t$ and $x_{t-1}$.
 
-    The numerators and denominators of the last two are averaged over the reports, with weights 1, 0.8, 0.8², … into the
-    past: a ratio of two noisy estimates is biased. They are left out where the denominator is not positive.
+    A ratio of two noisy estimates is biased, so the numerators and denominators of the last two are averaged over the
+    reports, with weights 1, 0.8, 0.8², … into the past. The report omits a ratio if its denominator is not positive.
 
-    All is computed from the state after the step. So with the schedule `Storm`, `alpha` is that of the next step, with
-    the matrix `AdaDelta` H has seen this step already, and with the iterates `Ahead` and `Staged`, which move
-    from elsewhere, x_t is where the gradient was taken. H of `DampedLBFGS` is no diagonal: neither H nor M is reported.
+    All values come from the state after the step. This has consequences for some parts:
+
+    - With the schedule `Storm`, `alpha` is that of the next step.
+    - With the matrix `AdaDelta`, H already includes this step.
+    - With the iterates `Ahead` and `Staged`, x_t is the point where the gradient was taken.
+    - H of `DampedLBFGS` is not diagonal, so neither H nor M is reported.
 
     Args:
-        opt: a `SuperAdam`, or what `superadam.create` makes.
-        every: how many batches from report to report. In between, a step costs one comparison more.
+        opt: a `SuperAdam`, or the result of `superadam.create`.
+        every: number of batches between reports. In between, a step costs one extra comparison.
         to: the path of a `.jsonl` file, a `SummaryWriter`, `TensorBoard(directory)`, a function of a dict
             (`wandb.log`), or a list of those.
-        loss: the loss of a batch, as a function of the batch.
-        batches: an iterable of batches to give to `loss`, drawn independently of those of training, such as the
-            training loader itself; every report takes two.
-        full: the loss over all data, without arguments, or an iterable of losses that add up to it: ∇f for
-            `estimator_error` and `M`, exactly.
-        limits: when to raise an alarm, e.g. `{"condition": 1e8}`; see `superadam.monitor.alarms.LIMITS`.
+        loss: a function that returns the loss of a batch.
+        batches: an iterable of batches for `loss`, drawn independently of training's, such as the training loader
+            itself. Every report takes two.
+        full: a function without arguments that returns the loss over all data, or an iterable of losses that add up to
+            it. Makes `estimator_error` and `M` exact.
+        limits: limits of the alarms, e.g. `{"condition": 1e8}`; see `superadam.monitor.alarms.LIMITS`.
 
     >>> from superadam import SuperAdam
     >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
@@ -118,17 +131,30 @@ class Monitor:
         self._probes = Probes(opt, loss, batches, full)
         self._averages: dict[str, float] = {}
         self._batches = 0
+        self._refreshed = 0.0
         self._start: Points | None = None
         self._q: Gradients | None = None
         self._handles = [opt.register_step_pre_hook(self._before), opt.register_step_post_hook(self._after)]
 
     @property
     def last(self) -> dict[str, Any]:
-        """The newest report; empty before the first."""
+        """The newest report. Empty before the first one."""
         return self.history[-1] if self.history else {}
 
+    def plot(self) -> Any:
+        """A matplotlib figure of all reports, one panel per quantity: `monitor.plot().savefig("run.png")`.
+
+        Norms, entries of H_t and ratios have logarithmic axes. A dotted red line marks a report with an alarm.
+        """
+        return figures.draw(self.history)
+
+    def frame(self) -> Any:
+        """All reports as a pandas DataFrame, one row per report. Nested values have columns such as
+        `factors/0.weight/L_condition`."""
+        return figures.tabulate(self.history)
+
     def close(self) -> None:
-        """Stop watching. Reports stay."""
+        """Stop reporting. `last` and `history` remain."""
         for handle in self._handles:
             handle.remove()
         self._start = self._q = None
@@ -140,7 +166,7 @@ class Monitor:
         self.close()
 
     def _before(self, opt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before `step`: count, and copy what the step will leave no trace of."""
+        """Before `step`: count, and copy what the step will overwrite."""
         if opt._open_batch is not None:  # the second half of a batch
             return None
         self._batches += 1
@@ -157,7 +183,7 @@ class Monitor:
         return ((args[0], watched, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": watched})
 
     def _watched(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The closure, of whose two gradients the first is kept."""
+        """The closure, wrapped so that the monitor keeps the first of its two gradients."""
         first: list[Gradients] = []
 
         def both() -> Any:
@@ -171,7 +197,7 @@ class Monitor:
         return both
 
     def _after(self, opt: Any, args: Any, kwargs: Any) -> None:
-        """After `step`: report, if this was the end of a batch that is to be reported on."""
+        """After `step`: report, if this step ended a batch that is due for a report."""
         if self._start is None:
             return
         if opt._open_batch is not None:  # the first half: the gradients are q, unscaled by now if a scaler is in use
@@ -192,6 +218,11 @@ class Monitor:
             return
         sums, first = measured
         report = self._report(sums, first)
+        if of_tensors := factors(opt):
+            report["factors"] = of_tensors
+            seconds = sum(layout.refresh_seconds for plan in opt._plans for layout in plan.layouts or ())
+            report["refresh_seconds"] = seconds - self._refreshed
+            self._refreshed = seconds
         summed = isinstance(first.estimator, Summed)
         report["alarms"] = self._alarms.found(report, self.history, summed=summed)
         self.history.append(report)
@@ -245,7 +276,7 @@ class Monitor:
         return {name: value for name, value in report.items() if not math.isnan(value)}
 
     def _average_ratio(self, total: dict[str, float], above: str, below: str) -> float:
-        """Ratio of averages; NaN where the denominator, a noisy estimate of a positive number, is none."""
+        """Ratio of averages. NaN if the denominator, a noisy estimate of a positive number, is not positive."""
         for name in (above, below):
             if math.isfinite(total[name]):
                 self._averages[name] = MEMORY * self._averages.get(name, 0.0) + total[name]

@@ -1,4 +1,4 @@
-"""Gradients that the monitor takes for itself, so that training does not notice."""
+"""Extra gradients for the monitor, computed without changing training."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def points(opt: ComposedOptimizer) -> Points:
 
 
 class Probes:
-    """Evaluates the user's functions with random numbers of its own, and puts everything back as it was: parameters,
-    buffers of the optimizer's modules, generators. Gradients are taken past `p.grad`."""
+    """Evaluates the user's functions with its own random numbers, and restores parameters, buffers of the optimizer's
+    modules, and generators. It does not touch `p.grad`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Probes:
         self._seed = SEED
 
     def halves(self, *places: Points | None) -> list[tuple[Gradients, Gradients]]:
-        """∇f(·; ξ) and ∇f(·; ξ') at every place (None: where the parameters are), for the same fresh ξ and ξ'."""
+        """∇f(·; ξ) and ∇f(·; ξ') at every point (None: the current parameters), for the same fresh ξ and ξ'."""
         assert self.loss is not None
         with self._aside() as replay:
             batches = (self._next(), self._next())
@@ -70,7 +70,7 @@ class Probes:
         return taken
 
     def whole(self, place: Points | None) -> Gradients:
-        """∇f, by the function that was given for it."""
+        """∇f, from the function `full`."""
         assert self.full is not None
         with self._aside(), self._at(place):
             losses = self.full()
@@ -96,7 +96,7 @@ class Probes:
 
     @contextmanager
     def _aside(self) -> Iterator[Callable[[int], None]]:
-        """What is drawn inside is drawn from seeds of the monitor's own; yields a function that starts the i-th."""
+        """Inside, random numbers come from the monitor's own seeds. Yields a function that sets the i-th seed."""
         self._seed += 2
         with aside(self.opt._buffered(), self.batches) as kept, torch.enable_grad():
 
@@ -111,7 +111,7 @@ class Probes:
 
     @contextmanager
     def _at(self, place: Points | None) -> Iterator[None]:
-        """Have the parameters hold another point."""
+        """Inside, the parameters hold another point."""
         with put_back(place or ()):
             with torch.no_grad():
                 for p, x in (place or {}).items():

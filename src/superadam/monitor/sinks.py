@@ -16,7 +16,7 @@ Sink = Callable[[Report], object]
 
 
 def sinks(to: Any) -> list[Sink]:
-    """The functions that `to` stands for."""
+    """The functions that receive the reports, from `to`."""
     if to is None:
         return []
     if isinstance(to, str | os.PathLike):
@@ -34,7 +34,7 @@ def sinks(to: Any) -> list[Sink]:
 
 
 class JsonLines:
-    """One line of JSON for each report, added to the end of the file. Numbers that are not finite become null."""
+    """Append each report to a file, as one line of JSON. Numbers that are not finite become null."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -46,16 +46,21 @@ class JsonLines:
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, report: Report) -> None:
-        plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in report.items()}
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(plain, allow_nan=False) + "\n")
+            file.write(json.dumps(_plain(report), allow_nan=False) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class TensorBoard:
-    """Every number of a report as a scalar `superadam/…`, and alarms as text.
+    """Write every number of a report as a scalar `superadam/…`, and alarms as text.
 
     Args:
-        log: a directory, or a `SummaryWriter` of your own.
+        log: a directory, or your own `SummaryWriter`.
 
     >>> class Writer:
     ...     def add_scalar(self, name, value, step):
@@ -74,10 +79,13 @@ class TensorBoard:
         self.writer = log
 
     def __call__(self, report: Report) -> None:
-        step = report["step"]
-        for name, value in report.items():
-            if name == "alarms":
-                for kind, text in value.items():
-                    self.writer.add_text(f"superadam/alarms/{kind}", text, step)
-            elif name != "step":
-                self.writer.add_scalar(f"superadam/{name}", value, step)
+        self._add("superadam", {name: value for name, value in report.items() if name != "step"}, report["step"])
+
+    def _add(self, name: str, value: Any, step: int) -> None:
+        if isinstance(value, dict):
+            for key, part in value.items():
+                self._add(f"{name}/{key}", part, step)
+        elif isinstance(value, str):
+            self.writer.add_text(name, value, step)
+        else:
+            self.writer.add_scalar(name, value, step)

@@ -1,4 +1,4 @@
-"""Gradients of batches at several points, their moments and curvatures: what `probe` is made of."""
+"""Gradients of batches at several points, their moments and curvatures, for `probe`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LossFn = Callable[[nn.Module, Any], Tensor]
 
 @contextmanager
 def untouched(model: nn.Module, loader: object = None) -> Iterator[None]:
-    """A `with` after which everything about the model, and the generators, is as before."""
+    """A context manager that restores the model and the random generators."""
     modes = [(module, module.training) for module in model.modules()]
     kept = [(p, p.grad, p.detach().clone()) for p in model.parameters()]
     with aside([model], loader):
@@ -43,7 +43,7 @@ def untouched(model: nn.Module, loader: object = None) -> Iterator[None]:
 
 
 class Evaluator:
-    """The gradients of batches, at x or at x + a step."""
+    """Gradients of batches at x or at x + step."""
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
         self.model, self.loss_fn = model, loss_fn
@@ -68,7 +68,7 @@ class Evaluator:
 
     @torch.no_grad()
     def move(self, step: Tensor | None) -> None:
-        """Go to x + step."""
+        """Move the parameters to x + step."""
         steps = itertools.repeat(None) if step is None else step
         for p, x, s in zip(self.params, self.x, steps, strict=False):
             p.copy_(x)
@@ -77,14 +77,14 @@ class Evaluator:
 
 
 def _in_state_dtype(p: Tensor, grad: Tensor | None) -> Tensor:
-    """As line 11 sees it; zero where the loss does not depend on p."""
+    """The gradient in the dtype of the state, as in line 11. Zero if the loss does not depend on p."""
     if grad is None:
         return torch.zeros_like(real(p), dtype=state_dtype(p))
     return real(grad.resolve_conj()).to(state_dtype(p))
 
 
 class Moments:
-    """Mean and variance of gradients, in the Euclidean norm and in that of H⁻¹, without keeping them."""
+    """Running mean and variance of gradients, in the Euclidean norm and in that of H⁻¹."""
 
     def __init__(self, H: Tensor) -> None:
         self.H, self.n = H, 0
@@ -101,7 +101,7 @@ class Moments:
         return max(self.squares[weighted] - self.n * self._norm2(self.mean, weighted), 0.0) / (self.n - 1)
 
     def mean2(self, weighted: bool = False) -> float:
-        """‖E g‖², without the variance that the mean has; 0 if that is all there is."""
+        """‖E g‖², minus the variance of the mean, and at least 0."""
         return max(self._norm2(self.mean, weighted) - self.variance(weighted) / self.n, 0.0)
 
     def _norm2(self, g: Tensor, weighted: bool) -> float:
@@ -109,7 +109,7 @@ class Moments:
 
 
 def directions(at: Evaluator, samples: list[Any], lam: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean gradient, a mean of the noise alone (with alternating signs), and H."""
+    """The mean gradient, a mean of the noise only (with alternating signs), and H."""
     new = g = u = at(samples[0])
     v = new * new
     for i, batch in enumerate(samples[1:], start=1):
@@ -124,8 +124,8 @@ def directions(at: Evaluator, samples: list[Any], lam: float) -> tuple[Tensor, T
 def differences(
     at: Evaluator, samples: list[Any], steps: dict[str, Tensor], H: Tensor
 ) -> tuple[dict[str, Moments], float]:
-    """Gradients at x, how they change over the steps "gradient" and "noise", and over the former with fresh masks; and
-    the loss at x."""
+    """Gradients at x, their changes over the steps "gradient" and "noise", their change over "gradient" with fresh
+    masks, and the loss at x."""
     seen = {name: Moments(H) for name in ("at x", "fresh", "gradient", "noise")}
     loss = 0.0
     for batch in samples:
@@ -144,7 +144,8 @@ def differences(
 
 
 def largest_curvature(at: Evaluator, samples: list[Any], start: Tensor, H: Tensor, iterations: int) -> float:
-    """The largest eigenvalue of H⁻¹∇²f over some batches, by differences of gradients over steps as long as `start`."""
+    """The largest eigenvalue of H⁻¹∇²f over some batches, from differences of gradients over steps of `start`'s
+    length."""
     origin = Replay([at.model])
 
     def gradient() -> Tensor:
@@ -168,6 +169,6 @@ def _length(step: Tensor, H: Tensor) -> float:
 
 
 def ratio(a: float | Tensor, b: float | Tensor) -> float:
-    """a/b, and 0 where both are."""
+    """a/b, or 0 if both are 0."""
     a, b = float(a), float(b)
     return a / b if b != 0 else (math.inf if a > 0 else 0.0)

@@ -1,4 +1,4 @@
-"""`probe`: what a model's own gradients say about τ and the learning rate, before training with them."""
+"""`probe`: measure a model's gradients to choose τ and the learning rate before training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from superadam._state.parts import check
 from superadam._step.tensors import dot
-from superadam.probe import payoff
+from superadam.probe import noise_model
 from superadam.probe.gradients import Evaluator, LossFn, differences, directions, largest_curvature, ratio, untouched
 
 __all__ = ["ProbeReport", "probe"]
@@ -20,9 +20,9 @@ __all__ = ["ProbeReport", "probe"]
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """What `probe` has measured. `str(report)` says it in words.
+    """The measurements of `probe`. `str(report)` gives them in words.
 
-    Curvatures are those of $H^{-1/2} \\nabla^2 f H^{-1/2}$: 1 divided by one is a learning rate.
+    Curvatures are those of $H^{-1/2} \\nabla^2 f H^{-1/2}$. The inverse of a curvature is a learning rate.
 
     >>> import torch
     >>> from superadam import probe
@@ -33,14 +33,14 @@ class ProbeReport:
     """
 
     batches: int
-    """How many batches the measurement has used."""
+    """The number of batches used."""
     evaluations: int
-    """How many gradients it has taken."""
+    """The number of gradients computed."""
     lr: float
-    """γ μ_t of the step over which differences were taken."""
+    """γ μ_t of the step for the differences."""
     loss: float
     gradient2: float
-    """‖∇f(x)‖², without the part that noise adds to it (so it may be 0)."""
+    """‖∇f(x)‖² with the noise subtracted, so it may be 0."""
     noise: float
     """tr Σ, the variance of a batch's gradient."""
     variance_ratio: float
@@ -48,22 +48,23 @@ class ProbeReport:
     variance_ratio_without_replay: float
     """The same with fresh masks and buffers."""
     curvature_gradient: float
-    """Along the averaged gradient."""
+    """Curvature along the mean gradient."""
     curvature_noise: float
-    """Along the noise of the gradient."""
+    """Curvature along the noise of the gradient."""
     curvature_max: float
-    """The largest, by power iterations."""
-    measured: payoff.Measured
-    """The same in the norm of H⁻¹: what the rule is applied to."""
+    """The largest curvature, by power iterations."""
+    measured: noise_model.Measured
+    """The inputs of the rule, in the norm of H⁻¹."""
 
     @property
     def noise_scale(self) -> float:
-        """tr Σ / ‖∇f‖²: the mean of that many batches has as much noise as gradient."""
+        """tr Σ / ‖∇f‖²: the number of batches whose mean gradient has equal noise and signal."""
         return self.noise / self.gradient2 if self.gradient2 > 0 else math.inf
 
     @property
     def noise_share(self) -> float:
-        """What noise takes back of the progress of a step: γλσ²/(2‖∇f‖²), along the noise. Above 1, f does not fall."""
+        """The fraction of a step's progress that noise cancels: γλσ²/(2‖∇f‖²), along the noise. Above 1, f does not
+        decrease."""
         p = self.measured
         loss = p.lr * p.curvature_noise * p.noise / 2
         return loss / p.gradient2 if p.gradient2 > 0 else math.inf
@@ -71,22 +72,22 @@ class ProbeReport:
     @property
     def alpha(self) -> float:
         """The best α with τ = 1."""
-        return payoff.best_alpha(self.measured)
+        return noise_model.best_alpha(self.measured)
 
     @property
     def noise_ratio(self) -> float:
-        """Noise in x with τ = 1 as a multiple of that with τ = 0, at equal progress for each gradient."""
-        return payoff.noise_ratio(self.measured, self.alpha)
+        """Noise in x with τ = 1 as a multiple of that with τ = 0, at equal progress per gradient."""
+        return noise_model.noise_ratio(self.measured, self.alpha)
 
     @property
     def tau(self) -> float:
-        """The τ to take at this learning rate: 1 if noise matters, is reduced, and the step is stable."""
+        """The recommended τ at this learning rate: 1 if noise matters, τ = 1 reduces it, and the step is stable."""
         pays = self.noise_ratio < 1 and self.noise_share > 0.1 and self.lr < self.stable_lr(1.0)
         return 1.0 if pays else 0.0
 
     def stable_lr(self, tau: float, alpha: float = 0.1) -> float:
-        """Where line 11 with a given τ and α diverges on a quadratic with the largest curvature."""
-        return payoff.curvature_limit(self.curvature_max, alpha=alpha, tau=tau)
+        """The learning rate above which line 11, with this τ and α, diverges on a quadratic with `curvature_max`."""
+        return noise_model.curvature_limit(self.curvature_max, alpha=alpha, tau=tau)
 
     def __str__(self) -> str:
         return "\n".join(_words(self))
@@ -102,25 +103,25 @@ def probe(
     power_iterations: int = 8,
     lam: float = 5e-4,
 ) -> ProbeReport:
-    r"""Measure gradient noise, the noise of differences, and curvature; say if variance reduction would pay.
+    r"""Measure gradient noise, the noise of differences, and curvature. Say whether variance reduction would pay.
 
-    The first half of the batches gives the step δ = -lr · H⁻¹ḡ, Adam's after as many steps: ḡ is their mean gradient
-    and H = diag(√(mean of squares) + λ). The second half measures, at x and at x + δ. Everything is left as it was,
+    The first half of the batches gives Adam's step δ = -lr · H⁻¹ḡ after as many steps: ḡ is their mean gradient and
+    H = diag(√(mean of squares) + λ). The second half is for measurements at x and at x + δ. `probe` restores everything
     bit for bit, also if `loss_fn` raises: parameters, buffers, `p.grad`, training mode, torch's generators, Python's,
-    NumPy's and a DataLoader's. (What is not: a generator that only `loss_fn` knows, and an iterator given as `loader`.)
-    In memory it needs the batches and about fifteen copies of the parameters.
+    NumPy's and a DataLoader's. It cannot restore a generator that only `loss_fn` knows, or an iterator given as
+    `loader`. It needs memory for the batches and about fifteen copies of the parameters.
 
-    The rule, in `superadam.payoff`, takes f for a quadratic, and what is measured here for what stays so. It speaks
-    of the point where the model is: probe again after some training.
+    The rule, in `superadam.noise_model`, assumes a quadratic f and constant values of what is measured. It holds for
+    the current parameters: probe again after some training.
 
     Args:
-        model: in the mode in which it is trained.
-        loss_fn: `loss_fn(model, batch)` gives the loss, a scalar. It does not call `backward`.
+        model: the model, in the mode in which you train it.
+        loss_fn: `loss_fn(model, batch)` returns the loss, a scalar. It does not call `backward`.
         loader: batches, as for training. At least four.
-        lr: γμ_t of the step of τ = 1. It is compared with two steps of half the size with τ = 0, so that both take two
-            gradients: give twice a learning rate that is good for Adam.
-        batches: how many batches to use, at most. `5/2 · batches + 4 · (power_iterations + 1)` gradients are taken.
-        power_iterations: for the largest curvature, on up to four batches.
+        lr: γμ_t of a step with τ = 1. It is compared with two steps of half the size with τ = 0, so that both take two
+            gradients: pass twice a learning rate that is good for Adam.
+        batches: the largest number of batches. It takes `5/2 · batches + 4 · (power_iterations + 1)` gradients.
+        power_iterations: iterations for the largest curvature, on up to four batches.
         lam: λ.
 
     >>> import torch
@@ -169,7 +170,7 @@ def _measure(at: Evaluator, samples: list[Any], lr: float, power_iterations: int
         raise ValueError("probe found a loss or gradients that are not finite where the model is")
     if not math.isfinite(largest + sum(moments.variance() for moments in seen.values())):
         raise ValueError(f"probe found gradients that are not finite after a step of lr {lr:g}: give a smaller lr")
-    measured = payoff.Measured(
+    measured = noise_model.Measured(
         lr=lr,
         gradient2=sigma2.mean2(weighted=True),
         noise=sigma2.variance(weighted=True),
@@ -195,7 +196,7 @@ def _measure(at: Evaluator, samples: list[Any], lr: float, power_iterations: int
 
 
 def _words(r: ProbeReport) -> Iterator[str]:
-    """The numbers, and what follows from them."""
+    """The numbers and the verdict."""
     yield f"probe: {r.batches} batches, {r.evaluations} gradients, a step of lr {r.lr:g} (τ = 0: two of {r.lr / 2:g})"
     yield f"  loss {r.loss:.4g}, gradient norm² {r.gradient2:.3g}, noise tr Σ {r.noise:.3g} in a batch"
     yield f"  noise scale {r.noise_scale:.3g}: the mean of so many batches has as much noise as gradient"
@@ -209,7 +210,7 @@ def _words(r: ProbeReport) -> Iterator[str]:
     )
     yield (
         f"  stable on a quadratic: lr < {r.stable_lr(1.0):.2g} with tau=1, {r.stable_lr(0.0):.2g} with tau=0 and "
-        f"alpha=0.1; alpha > {payoff.least_alpha(r.measured):.2g} with tau=1"
+        f"alpha=0.1; alpha > {noise_model.least_alpha(r.measured):.2g} with tau=1"
     )
     yield f"  noise takes back {r.noise_share:.2g} of a step's progress"
     yield (

@@ -1,6 +1,8 @@
-"""Balls of the Euclidean norm and of the sum of absolute values."""
+"""Balls of the l2 and the l1 norm."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -8,6 +10,7 @@ from torch import Tensor
 from superadam.sets.base import (
     ConvexSet,
     Dim,
+    by_slices,
     check_finite,
     check_radius,
     dims,
@@ -16,17 +19,23 @@ from superadam.sets.base import (
     slice_shape,
     slices_in_rows,
     solving,
+    vertex,
 )
-from superadam.sets.roots import Blocks, norm_root, tolerance, water_level
+from superadam.sets.roots import Blocks, everywhere, norm_root, nowhere, tolerance, water_level
 
 __all__ = ["L1Ball", "L2Ball"]
 
 
-def _norm(x: Tensor, dim: tuple[int, ...]) -> Tensor:
-    """‖x‖ of every slice. Not vector_norm: on a million float32 coordinates it is right to five digits only."""
+def norm_of(x: Tensor, dim: tuple[int, ...]) -> Tensor:
+    """‖x‖ of every slice. vector_norm has only five correct digits on a million float32 coordinates."""
     blocks = Blocks.of(dim, x)
     squares = [part.square().sum(blocks.dim, keepdim=True) for (part,) in blocks.parts]
     return blocks.unsliced(torch.stack(squares).sum(0).sqrt())
+
+
+def or_one(size: Tensor) -> Tensor:
+    """A divisor: `size`, or 1 where size is 0, so that 0/0 becomes 0."""
+    return torch.where(size > 0, size, 1.0)
 
 
 class L2Ball(ConvexSet):
@@ -36,6 +45,11 @@ class L2Ball(ConvexSet):
 
     $$x = \frac{d}{d + \nu}\, y$$
 
+    Args:
+        r: the radius.
+        center: the centre: a number, or a tensor that broadcasts to x.
+        dim: the dimension, or dimensions, of a slice; None for the whole tensor.
+
     >>> L2Ball(1.0, dim=1).argmin(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), 1.0)
     tensor([[0.6000, 0.8000],
             [0.0000, 0.5000]])
@@ -44,6 +58,9 @@ class L2Ball(ConvexSet):
     r: float
     center: float | Tensor = 0.0
     dim: Dim = None
+
+    needs: ClassVar[str] = "eigen"
+    waits: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_radius(self.r)
@@ -55,10 +72,10 @@ class L2Ball(ConvexSet):
         if self.r == 0:
             return y.copy_(center)
         centered = isinstance(self.center, Tensor) or self.center != 0
-        inside = _norm(y - center if centered else y, dim) <= self.r * (1 + tolerance(y))
-        if bool(inside.all()):
+        inside = norm_of(y - center if centered else y, dim) <= self.r * (1 + tolerance(y))
+        if everywhere(inside):
             return y
-        feasible = y.clone() if bool(inside.any()) else None
+        feasible = None if nowhere(inside) else y.clone()
         if centered:
             y.sub_(center)
         most = d.amax()
@@ -70,6 +87,16 @@ class L2Ball(ConvexSet):
         if centered:
             y.add_(center)
         return y if feasible is None else torch.where(inside, feasible, y)
+
+    @vertex
+    def lmo(self, g: Tensor) -> Tensor:
+        """The boundary point in the direction -g; the center if g is 0."""
+        dim = dims(g, self.dim)
+        unit = g / or_one(g.abs().amax(dim, keepdim=True))  # whose square neither overflows nor vanishes
+        return like(self.center, g) - self.r * unit / or_one(norm_of(unit, dim))
+
+    def centered(self) -> tuple[float | Tensor, ConvexSet]:
+        return self.center, L2Ball(self.r, dim=self.dim)
 
     def root_shape(self, x: Tensor) -> torch.Size:
         return slice_shape(x, self.dim)
@@ -90,12 +117,18 @@ class L1Ball(ConvexSet):
 
     $$x = \mathrm{sign}(y) \max(0, |y| - \theta / d)$$
 
+    Args:
+        r: the radius.
+        dim: the dimension, or dimensions, of a slice; None for the whole tensor.
+
     >>> L1Ball(1.0).argmin(torch.tensor([3.0, -2.5, 0.1]), 1.0)
     tensor([ 0.7500, -0.2500,  0.0000])
     """
 
     r: float
     dim: Dim = None
+
+    waits: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_radius(self.r)
@@ -105,16 +138,26 @@ class L1Ball(ConvexSet):
         dim = dims(y, self.dim)
         size = y.abs()
         inside = size.sum(dim, keepdim=True) <= self.r * (1 + tolerance(y))
-        if bool(inside.all()):
+        if everywhere(inside):
             return y
         theta = water_level(size, d, self.r, dim, start=root)
         if root is not None:
             root.copy_(theta)
         size.copysign_(y)
-        return size if not bool(inside.any()) else torch.where(inside, y, size)
+        return size if nowhere(inside) else torch.where(inside, y, size)
 
     def root_shape(self, x: Tensor) -> torch.Size:
         return slice_shape(x, self.dim)
+
+    @vertex
+    def lmo(self, g: Tensor) -> Tensor:
+        """±r at the largest |g|, with the sign opposite to g, and 0 elsewhere. Ties: the first. 0 if g is 0."""
+
+        def corner(g: Tensor) -> Tensor:
+            i = g.abs().argmax(-1, keepdim=True)
+            return torch.zeros_like(g).scatter_(-1, i, -self.r * g.gather(-1, i).sign())
+
+        return by_slices(corner, self.dim, g)
 
     def in_rows(self, x: Tensor) -> bool:
         return slices_in_rows(x, self.dim)

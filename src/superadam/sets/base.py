@@ -1,11 +1,11 @@
-"""Line 9: what a set X is."""
+"""Line 9: the base class of sets, and the checks that their solvers share."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, cast
 
 import torch
@@ -13,25 +13,33 @@ from torch import Tensor
 
 from superadam._state.parts import Part, check
 from superadam._step.tensors import tracing
+from superadam.iterates import Plain
 from superadam.matrices import Matrix
 
-__all__ = ["ConvexSet", "in_metric", "solving"]
+__all__ = ["IF_MISSING", "ConvexSet", "in_metric", "solving"]
 
 # Which coordinates make up one slice: all of them (None), or those along a dimension or several.
 Dim = int | tuple[int, ...] | None
 
+IF_MISSING = (
+    "a set that is missing is a class of ten lines: class Mine(sets.ConvexSet) with one method, argmin(self, y, d), "
+    "that returns the x of the set with the least ½ Σ d (x - y)²; or it is the sets.Intersection of some that are "
+    'there. See "Your own set" in docs/constraints.md'
+)
+
 
 class ConvexSet(Part, kind="constraint"):
-    r"""Base class of the sets.
+    r"""Base class of all sets.
 
     `argmin(y, d)` is the exact step of line 9, for $d = H_t / \gamma$ and $y = x_t - g_t / d$:
 
     $$\arg\min_{x \in \mathcal{X}} \tfrac12 \sum_i d_i (x_i - y_i)^2$$
 
-    d is a positive tensor of y's shape, or a scalar. The sets of this package return a feasible y unchanged, a tensor
-    without elements too, and refuse numbers that are not finite (on a GPU, only if they are not `separable`).
+    d is a positive tensor of y's shape, or a scalar. The sets of this package return a feasible y, or an empty tensor,
+    unchanged. They refuse numbers that are not finite (on a GPU, only sets that are not `separable` do).
 
-    A set of one's own is a subclass with this one method; its fields are its options. Here, all coordinates are equal:
+    To write your own set, subclass this and define `argmin`. Its fields are its options. Here all coordinates are
+    equal:
 
     >>> class AllEqual(ConvexSet):
     ...     def argmin(self, y, d):
@@ -43,40 +51,99 @@ class ConvexSet(Part, kind="constraint"):
     False
     """
 
+    _if_missing = IF_MISSING
+
     scalar_metric: ClassVar[bool] = False
-    """Whether the step is known only for H_t = b I, so that d must be a scalar."""
+    """Whether the step is only known for H_t = b I, so that d must be a scalar."""
+    convex: ClassVar[bool] = True
+    """Whether the set is convex. If not, line 10 projects x in every step, and the theorems do not hold."""
     separable: ClassVar[bool] = False
-    """Whether the set is a product of intervals, so that any separable penalty goes with it."""
+    """Whether the set is a product of intervals, so that it works with any separable penalty."""
+    needs: ClassVar[str] = "diagonal"
+    """What the step needs from H_t: "diagonal", if H_t must be diagonal; "eigen" for its eigenvectors (`argmin` then
+    works in their basis); "inverse" for H_t⁻¹ (`LinearSet`)."""
 
     def argmin(self, y: Tensor, d: Tensor | float) -> Tensor:
-        """The point of the set nearest to y, where d weighs the coordinates."""
+        """The point of the set nearest to y in the metric of d."""
         raise NotImplementedError(f"{type(self).__name__} has no argmin")
 
+    def lmo(self, g: Tensor) -> Tensor:
+        r"""A point of the set that minimises $\langle g, x\rangle$: line 9 for H → 0. Bounded sets only."""
+        raise NotImplementedError(f"{type(self).__name__} has no lmo: it is not bounded, or its lmo is not known")
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the set has an `lmo`."""
+        return type(self).lmo is not ConvexSet.lmo
+
+    def centered(self) -> tuple[float | Tensor, ConvexSet]:
+        """For `needs = "eigen"`: the centre of the set's rotational symmetry, and the set shifted to centre 0."""
+        return 0.0, self
+
     def root_shape(self, x: Tensor) -> torch.Size | None:
-        """The shape of the roots that `argmin` finds for a tensor like x, if it takes those of the last step."""
+        """Shape of the roots that `argmin` finds for a tensor like x. None if it takes no root of the last step."""
         return None
 
+    def pieces(self, x: Tensor) -> tuple[ConvexSet, ...]:
+        """Simpler sets of which this one is the intersection, for a tensor like x: linear ones and intervals."""
+        return (self,)
+
     def in_rows(self, x: Tensor) -> bool:
-        """Whether every x[i] is in a set of its own, so that x can be cut along its first dimension."""
+        """Whether every x[i] has its own set, so that x can be split along its first dimension."""
         return False
 
     def violation(self, x: Tensor) -> Tensor:
-        """How far x is outside, as a 0-d tensor: 0 for a feasible x."""
+        """How far x is outside the set, as a 0-d tensor. 0 if x is feasible."""
         return largest((x.double() - self.argmin(x, 1.0).double()).abs())
 
     def contains(self, x: Tensor, tol: float = 1e-6) -> bool:
-        """Whether x is feasible, up to `tol`."""
+        """Whether x is feasible to within `tol`."""
         return bool(self.violation(x) <= tol)
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
         matrix = others.matrix
-        if matrix.scope != "coordinate":
-            return f"line 9 on a set is known for a diagonal H, which that of {type(matrix).__name__} is not"
         if others.schedule.mu_t(1, others.estimator.tau) > 1:
             return f"line 10 leaves the set if μ is larger than 1, as that of {others.schedule} is"
-        if self.scalar_metric and not matrix.multiple_of_identity:
+        if not matrix.is_diagonal:
+            return metric_objection(self, others)
+        if self.scalar_metric and not matrix.multiple_of_identity and not matrix.vanishes:
             return f"{type(self).__name__} {_NEEDS_SCALAR}, and {type(matrix).__name__} has many; {_scalar_matrices()}"
         return None
+
+
+def metric_objection(part: Any, others: Any) -> str | None:
+    """The reason why line 9 with this set or penalty has no known solution for a non-diagonal H_t, or None."""
+    matrix, name = others.matrix, type(others.matrix).__name__
+    known = ["inverse"] if type(matrix).eigen is Matrix.eigen else ["inverse", "eigen"]
+    if part.needs not in known:
+        missing = "H_t to be diagonal" if part.needs == "diagonal" else "the eigenvectors of H_t"
+        fitting = sorted(each for each, kind in type(part)._names.items() if kind.needs in known)
+        kinds = "scalar" if getattr(part, "scalar_metric", False) else "diagonal and scalar"
+        return (
+            f"line 9 needs {missing} for {type(part).__name__}, and {name} does not offer that. {name} goes with "
+            f"{', '.join(fitting) or f'no {part._kind}'}; {type(part).__name__} goes with {kinds} matrices"
+        )
+    if matrix.scope == "all" and type(others.iterate) is not Plain:
+        return f"{name} solves for all parameters at once, from x_t itself: use iterates.Plain()"
+    return None
+
+
+def shape_objection(part: Any, matrix: Matrix, x: Tensor) -> str | None:
+    """The reason why line 9 has no known solution for a tensor like x, or None: rotations must map slices to
+    themselves."""
+    if matrix.is_diagonal or part.needs != "eigen":
+        return None
+    mixed, dim = matrix.mixes(x), getattr(part, "group", getattr(part, "dim", None))
+    if mixed is None:
+        return f"{part} needs the eigenvectors of H_t, which {matrix} has not for a tensor of shape {tuple(x.shape)}"
+    if not set(mixed) <= {i % x.dim() for i in dims(x, dim)}:
+        along = " and ".join(map(str, mixed))
+        return (
+            f"{part} has slices along dim={dim}, and {matrix} mixes the coordinates of a tensor of shape "
+            f"{tuple(x.shape)} along {along}, so that line 9 is not known: use slices that hold {along} in full, as "
+            "dim=None does, or a matrix with one side (one_sided_above=0 takes the smaller one)"
+        )
+    return None
 
 
 _NEEDS_SCALAR = "needs one learning rate for all coordinates"
@@ -88,17 +155,18 @@ def _scalar_matrices() -> str:
 
 
 def in_metric(argmin: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Check y and d, compute in float32 or, where its range is too small, in float64, and give the result y's dtype.
+    """Check y and d, compute in float32 (in float64 if its range is too small), and return y's dtype.
 
-    The function may write into y, which is a copy unless given as `scratch`. See `solving` for more.
+    The function may write into y, which is a copy unless given as `scratch`. See also `solving`.
     """
     return _in_metric(argmin, writes_d=False)
 
 
 def solving(argmin: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`in_metric`, for a function that solves an equation. It may write into d, too.
+    """`in_metric` for a function that solves an equation. It may write into d, too.
 
-    If it takes `root`, it finds the root of the last equation there, or zeros, and leaves that of this one.
+    If the function takes `root`, that tensor holds the root of the last equation (initially zeros). The function
+    replaces it by the new root.
     """
     return _in_metric(argmin, writes_d=True)
 
@@ -116,7 +184,8 @@ def _in_metric(argmin: Callable[..., Tensor], writes_d: bool) -> Callable[..., T
         dtype = torch.promote_types(y.dtype, torch.float32)
         if isinstance(d, Tensor) and d.dim() > 0:
             dtype = torch.promote_types(dtype, d.dtype)
-        metric = torch.as_tensor(d, dtype=dtype, device=y.device)
+        # Of a number, a fill and no copy from the host, which a CUDA graph cannot hold.
+        metric = d.to(y.device, dtype) if isinstance(d, Tensor) else y.new_full((), d, dtype=dtype)
         if metric.shape not in ((), y.shape):
             raise ValueError(f"d must be a scalar or have the shape of y, {tuple(y.shape)}, not {tuple(metric.shape)}")
         if getattr(self, "scalar_metric", False) and metric.dim() > 0:
@@ -124,7 +193,7 @@ def _in_metric(argmin: Callable[..., Tensor], writes_d: bool) -> Callable[..., T
         if y.numel() == 0:
             return y.clone()
         # On a GPU a look waits for the device. Of intervals, a coordinate that is not finite spoils no other one.
-        unseen = tracing.get() or (self.separable and y.device.type != "cpu")
+        unseen = tracing.get() or (not self.waits and y.device.type != "cpu")
         wide = False
         if not unseen:
             y_size, d_min, d_max = _range(y, metric)
@@ -148,8 +217,36 @@ def _in_metric(argmin: Callable[..., Tensor], writes_d: bool) -> Callable[..., T
     return checked
 
 
+def vertex(lmo: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Check g, compute in float32 or float64, and return g's dtype."""
+
+    @functools.wraps(lmo)
+    @torch.no_grad()
+    def checked(self: Any, g: Tensor) -> Tensor:
+        if not g.is_floating_point():
+            raise ValueError(f"g must be a real floating-point tensor, not {g.dtype}")
+        if g.numel() == 0:
+            return g.clone()
+        if not tracing.get() and g.device.type == "cpu" and not bool(g.isfinite().all()):
+            raise ValueError("g must be finite")
+        return lmo(self, g.to(torch.promote_types(g.dtype, torch.float32))).to(g.dtype)
+
+    return checked
+
+
+def by_slices(function: Callable[..., Tensor], dim: Dim, *tensors: Tensor) -> Tensor:
+    """Apply to slices along `dim` a function whose slices are the last dimension."""
+    x = tensors[0]
+    axes = sorted({i % x.dim() for i in dims(x, dim)}) if x.dim() else []
+    last = list(range(-len(axes), 0))
+    moved = [t.movedim(axes, last) for t in tensors]
+    shape = moved[0].shape
+    flat = [t.reshape(*shape[: x.dim() - len(axes)], -1) for t in moved]
+    return function(*flat).reshape(shape).movedim(last, axes)
+
+
 def _range(y: Tensor, d: Tensor) -> tuple[float, float, float]:
-    """The size of y, and the least and largest d; an error if they are not finite."""
+    """The largest |y|, and the least and largest d. Raises an error if they are not finite."""
     # One look at the results of two reductions, or of one: NaN fails every comparison.
     sides = (*torch.aminmax(y), *((d, d) if d.dim() == 0 else torch.aminmax(d)))
     y_min, y_max, d_min, d_max = torch.stack([side.to(d.dtype) for side in sides]).tolist()
@@ -163,18 +260,18 @@ def _range(y: Tensor, d: Tensor) -> tuple[float, float, float]:
 def _enough(part: Any, dtype: torch.dtype, y: float, d_min: float, d_max: float) -> bool:
     """Whether float32 is enough: no square, product or quotient in the solvers leaves its range.
 
-    Elsewhere they run in float64, where they are right for all numbers that float32 has, and the result is looked at:
-    float16 may have no such number.
+    Otherwise the solvers run in float64, where they are correct for all float32 numbers. The result is then checked,
+    because float16 may not be able to represent it.
     """
     least, most = _sizes(part)
     if dtype == torch.float16 or not (d_min >= 1e-15 and d_max <= 1e15 and most <= 1e9):
         return False
-    ordinary = least >= 1e-9 and (y == 0 or 1e-12 <= y <= 1e9 * min(1.0, least))
+    ordinary = least >= 1e-9 and (y == 0 or 1e-12 <= y <= getattr(part, "reach", 1e9) * min(1.0, least))
     return part.separable or (ordinary and d_max <= 1e12 * d_min)
 
 
 def _check_range(part: Any, y: float, d_min: float, d_max: float) -> None:
-    """Refuse numbers for which float64 is not enough. Any y and d of float32 pass."""
+    """Refuse numbers for which float64 is not enough. All float32 y and d pass."""
     least, most = _sizes(part)
     ratio = isinstance(part, ConvexSet)
     d_fits = d_max <= 1e100 * d_min if ratio else d_min >= 1e-75 and d_max <= 1e75
@@ -187,13 +284,23 @@ def _check_range(part: Any, y: float, d_min: float, d_max: float) -> None:
 
 
 def _sizes(part: Any) -> tuple[float, float]:
-    """Of the options of a part, the least and the largest size, where 0 and inf do not count; found once."""
+    """The least and the largest size of a part's options, ignoring 0 and inf. Cached."""
     if "_sizes" not in part.__dict__:
-        options = [v for name, v in part.spec().items() if name != "dim" and isinstance(v, int | float | Tensor)]
-        sizes = [float(largest(v.abs())) if isinstance(v, Tensor) else abs(v) for v in options]
+        sizes = [float(largest(v.abs())) if isinstance(v, Tensor) else abs(v) for v in _numbers(part.spec())]
         counting = [size for size in sizes if 0 < size < math.inf] or [1.0]
         object.__setattr__(part, "_sizes", (min(counting), max(counting)))
     return cast(tuple[float, float], part.__dict__["_sizes"])
+
+
+def _numbers(option: Any) -> Iterator[float | Tensor]:
+    """The numbers and tensors in a part's spec, including nested parts."""
+    if isinstance(option, dict):
+        option = [value for name, value in option.items() if name not in ("dim", "group")]
+    if isinstance(option, list | tuple):
+        for value in option:
+            yield from _numbers(value)
+    elif isinstance(option, int | float | Tensor):
+        yield option
 
 
 def check_radius(r: float) -> None:
@@ -206,7 +313,7 @@ def check_finite(name: str, value: float | Tensor) -> None:
 
 def like(value: float | Tensor, y: Tensor) -> Tensor:
     """An option of a set, where y is: its dtype, device and shape."""
-    value = torch.as_tensor(value, dtype=y.dtype, device=y.device)
+    value = value.to(y) if isinstance(value, Tensor) else y.new_full((), value)
     try:
         return value.expand_as(y)
     except RuntimeError:
@@ -215,14 +322,14 @@ def like(value: float | Tensor, y: Tensor) -> Tensor:
 
 
 def dims(y: Tensor, dim: Dim) -> tuple[int, ...]:
-    """The dimensions to reduce over, so that a slice becomes one number."""
+    """The dimensions to reduce over for one number per slice."""
     if dim is None:
         return tuple(range(y.dim()))
     return dim if isinstance(dim, tuple) else (dim,)
 
 
 def slices_in_rows(x: Tensor, dim: Dim, *options: float | Tensor) -> bool:
-    """Whether slices along `dim` lie within the x[i], and the options are the same for all of them."""
+    """Whether each slice along `dim` lies within one x[i], and all x[i] have the same options."""
     return x.dim() > 1 and not any(isinstance(o, Tensor) for o in options) and all(i % x.dim() for i in dims(x, dim))
 
 

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import ClassVar, cast
+
 import torch
 from torch import Tensor
 
 from superadam._state.parts import check
 from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like, solving
-from superadam.sets.roots import Blocks
+from superadam.sets.multipliers import multipliers
+from superadam.sets.roots import Blocks, nowhere
 
-__all__ = ["Affine", "Halfspace", "Hyperplane"]
+__all__ = ["Affine", "Halfspace", "Hyperplane", "LinearSet", "correction", "multipliers"]
 
 
-class OneRow(ConvexSet, abstract=True):
-    """What the halfspace and the hyperplane share."""
+class LinearSet(ConvexSet, abstract=True):
+    """A x = b or A x ≤ b. The step needs only the inverse of H_t: see `correction`."""
+
+    needs: ClassVar[str] = "inverse"
+    inequality: ClassVar[bool] = False
+
+    def rows(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A, b, and which rows are inequalities."""
+        A, b = self.system(x)
+        return A, b, torch.full((len(A),), self.inequality, device=A.device)
+
+    def system(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """A for the flattened x, and b."""
+        raise NotImplementedError(f"{type(self).__name__} has no system")
+
+
+class OneRow(LinearSet, abstract=True):
+    """Shared code of `Halfspace` and `Hyperplane`.
+
+    Args:
+        a: a tensor that broadcasts to x, or a number for all coordinates.
+        b: the right-hand side, a number.
+    """
 
     a: Tensor | float
     b: float
@@ -29,22 +54,25 @@ class OneRow(ConvexSet, abstract=True):
             return self.a * x.sum() - self.b
         return (like(self.a, x) * x).sum() - self.b
 
+    def system(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return like(self.a, x).reshape(1, -1), x.new_full((1,), self.b)
+
     def violated(self, excess: Tensor) -> Tensor:
         """Whether x is outside, given aᵀx - b."""
         raise NotImplementedError(f"{type(self).__name__} has no violated")
 
     @solving
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
-        excess = self.excess(y)
-        if not bool(self.violated(excess)):
+        violated = self.violated(self.excess(y))
+        if nowhere(violated):
             return y
         most = d.amax()
         w = d.reciprocal_().mul_(most)  # a multiple of 1/d that does not overflow
-        a = like(self.a, y) if isinstance(self.a, Tensor) else y.new_tensor(self.a)
+        a = like(self.a, y) if isinstance(self.a, Tensor) else y.new_full((), self.a)
         blocks = Blocks.of(tuple(range(y.dim())), y, w, a).parts
         scale = torch.stack([(w_i * (a_i * a_i)).expand_as(y_i).sum() for y_i, w_i, a_i in blocks]).sum()
         for _ in range(2):  # once more, against the rounding errors of a large y
-            t = self.excess(y) / scale
+            t = torch.where(violated, self.excess(y) / scale, 0.0)
             for y_i, w_i, a_i in blocks:
                 y_i.addcmul_(w_i, a_i * t, value=-1)
         return y
@@ -59,7 +87,7 @@ class OneRow(ConvexSet, abstract=True):
 
 
 class Hyperplane(OneRow):
-    r"""$a^\top x = b$; a is a tensor that fits x, or a number for all coordinates.
+    r"""$a^\top x = b$.
 
     $$x = y - \frac{a}{d} \cdot \frac{a^\top y - b}{\sum_i a_i^2 / d_i}$$
 
@@ -67,12 +95,14 @@ class Hyperplane(OneRow):
     tensor([-1.,  1.])
     """
 
+    waits: ClassVar[bool] = False
+
     def violated(self, excess: Tensor) -> Tensor:
         return excess != 0
 
 
 class Halfspace(OneRow):
-    r"""$a^\top x \le b$; a is a tensor that fits x, or a number for all coordinates.
+    r"""$a^\top x \le b$.
 
     $$x = y - \frac{a}{d} \cdot \frac{\max(0, a^\top y - b)}{\sum_i a_i^2 / d_i}$$
 
@@ -80,14 +110,21 @@ class Halfspace(OneRow):
     tensor([1., 3.])
     """
 
+    inequality: ClassVar[bool] = True
+    waits: ClassVar[bool] = False
+
     def violated(self, excess: Tensor) -> Tensor:
         return excess > 0
 
 
-class Affine(ConvexSet):
+class Affine(LinearSet):
     r"""$A x = b$, where the m × n tensor A acts on the flattened x.
 
     $$x = y - D^{-1} A^\top (A D^{-1} A^\top)^{-1} (A y - b)$$
+
+    Args:
+        A: the m × n matrix, for an x of n coordinates.
+        b: the m right-hand sides.
 
     >>> A = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
     >>> Affine(A, torch.tensor([0.0, 3.0])).argmin(torch.zeros(3), 1.0)
@@ -105,7 +142,7 @@ class Affine(ConvexSet):
         independent = torch.linalg.matrix_rank(A.double()) == len(A)
         check(independent, "A", A, "linearly independent rows; leave out those that follow from others")
 
-    def _system(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def system(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.A.shape[1] != x.numel():
             raise ValueError(f"A acts on {self.A.shape[1]} coordinates, and the tensor has {x.numel()}")
         return self.A.to(x), self.b.to(x)
@@ -113,7 +150,7 @@ class Affine(ConvexSet):
     @in_metric
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
         x = y.double().flatten()
-        A, b = self._system(x)
+        A, b = self.system(x)
         w = (d.double() / d.amax()).rsqrt().expand_as(y).reshape(-1, 1)
         # w Aᵀ = L U. With pivoting no element of L is large, and U has all of the differences between the d, however
         # many orders of magnitude they are: A D⁻¹ Aᵀ = Uᵀ (Lᵀ L) U.
@@ -129,5 +166,47 @@ class Affine(ConvexSet):
         x = x.double().flatten()
         if x.numel() == 0:
             return x.new_zeros(())
-        A, b = self._system(x)
+        A, b = self.system(x)
         return largest((A @ x - b).abs())
+
+
+Vector = list[Tensor]
+
+
+@torch.no_grad()
+def correction(sets: Sequence[ConvexSet | None], y: Vector, inverse: Callable[[Vector], Vector]) -> Vector:
+    r"""$H^{-1} A^\top \lambda$. y minus this is the exact step of line 9, the feasible point nearest to y.
+
+    There is one linear set for each tensor of y (None: no set). H is one matrix for all tensors, and `inverse` returns
+    $H^{-1} v$. For $A x = b$, $\lambda = (A H^{-1} A^\top)^{-1} (A y - b)$.
+
+    >>> d = torch.tensor([1.0, 2.0])
+    >>> correction([Hyperplane(1.0, b=0.0)], [torch.tensor([1.0, 2.0])], lambda v: [v[0] / d])
+    [tensor([2., 1.])]
+    """
+    place: list[int] = []
+    rows, excess, inequality = [], [], []
+    for i, (of_x, x) in enumerate(zip(sets, y, strict=True)):
+        if of_x is not None:
+            A, b, unequal = cast(LinearSet, of_x).rows(x.double())
+            place += [i] * len(A)
+            rows += list(A)
+            excess += list(A @ x.double().flatten() - b)
+            inequality.append(unequal)
+    columns = [
+        inverse([a.to(x.dtype).view_as(x) if i == k else torch.zeros_like(x) for k, x in enumerate(y)])
+        for i, a in zip(place, rows, strict=True)
+    ]
+    S = torch.stack([
+        torch.stack([a @ column[i].double().flatten() for column in columns])
+        for i, a in zip(place, rows, strict=True)
+    ])  # fmt: skip
+    gram = torch.stack([
+        torch.stack([a @ other if i == k else a.new_zeros(()) for k, other in zip(place, rows, strict=True)])
+        for i, a in zip(place, rows, strict=True)
+    ])  # fmt: skip
+    lam = multipliers(S, torch.stack(excess), torch.cat(inequality), gram)
+    return [
+        torch.stack([u * c[k].double() for u, c in zip(lam, columns, strict=True)]).sum(0).to(x)
+        for k, x in enumerate(y)
+    ]

@@ -1,32 +1,67 @@
-r"""The one-dimensional equations behind the exact step, solved for all slices of a tensor at once.
+r"""The one-dimensional equations of the exact step, solved for all slices of a tensor at once.
 
 Each slice runs over the dimensions `dim`; what belongs to a slice is a tensor with these dimensions kept, of size 1.
 Where the slice is the whole tensor, the sums are taken over blocks that stay in the processor's cache. All functions
 work in place: they write the solution into their first argument, and may write into the second.
+
+On a CPU the host looks whether all slices are done. On other devices it does not (`may_look`): a look would wait for
+the device, and a CUDA graph cannot hold it. There the iterations have a fixed number, and slices that are done stay as
+they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCK", "Blocks", "norm_root", "tolerance", "water_level"]
+__all__ = [
+    "BLOCK",
+    "Blocks",
+    "everywhere",
+    "may_look",
+    "norm_root",
+    "nowhere",
+    "section_level",
+    "tolerance",
+    "water_level",
+]
 
 MAX_ITERATIONS = 200  # far more than needed; see the bounds below
-CHECK_EVERY = 2  # iterations between two looks at whether all slices are done, each of which waits for the device
+CHECK_EVERY = 2  # iterations between two looks at whether all slices are done
+# Without looks: iterations of Newton's method; of the one that is kept between bounds; of either, from a start that is
+# nearly right; and how often the rounding errors of a large y are solved for.
+NEWTON, BOUNDED, AGAIN, ROUNDS = 20, 60, 6, 3
 FAR = 1e6  # a sum or a squared norm is so far from its aim that the last root is of no use
 BLOCK = 1 << 17  # coordinates
 
 
 def tolerance(x: Tensor) -> float:
-    """Relative error below which an equation counts as solved: a few rounding errors."""
+    """The relative error below which an equation counts as solved: a few rounding errors."""
     return 4 * torch.finfo(x.dtype).eps
 
 
-class Blocks:
-    """Tensors of one shape (or 0-d), cut in the same places, and the dimensions that make up a slice of a block.
+def may_look(x: Tensor) -> bool:
+    """Whether the host may look at numbers of x in the middle of a step."""
+    return x.device.type == "cpu"
 
-    There is more than one block only where the whole is one slice, in one piece in a CPU's memory.
+
+def everywhere(condition: Tensor) -> bool:
+    """Whether a condition holds everywhere. False if the host may not look."""
+    return may_look(condition) and bool(condition.all())
+
+
+def nowhere(condition: Tensor) -> bool:
+    """Whether a condition holds nowhere. False if the host may not look."""
+    return may_look(condition) and not bool(condition.any())
+
+
+class Blocks:
+    """Tensors of one shape (or 0-d), split in the same places, and the dimensions of a slice within a block.
+
+    There is more than one block only if the whole tensor is one slice, contiguous in a CPU's memory.
     """
 
     def __init__(self, parts: list[tuple[Tensor, ...]], dim: tuple[int, ...], ndim: int) -> None:
@@ -43,11 +78,11 @@ class Blocks:
         return cls(list(zip(*cut, strict=True)), (0,), x.dim())
 
     def slice_of(self, value: Tensor) -> Tensor:
-        """What belongs to a slice, as the blocks have it."""
+        """A value per slice, in the shape for the blocks."""
         return value.view(1) if len(self.parts) > 1 else value
 
     def unsliced(self, value: Tensor) -> Tensor:
-        """What belongs to a slice, as the whole has it."""
+        """A value per slice, in the shape for the whole tensor."""
         return value.view([1] * self.ndim) if len(self.parts) > 1 else value
 
 
@@ -60,19 +95,20 @@ def norm_root(p: Tensor, alpha: Tensor, dim: tuple[int, ...], start: Tensor | No
 
     c = 0 where $\|p / \alpha\| \le 1$.
 
-    $1 / \|x\|$ is increasing and concave in c, so Newton's method on $1 / \|x\| - 1$ never overshoots from a c that is
-    too small, and comes to such a c in one step from one that is too large. The start is the last root, if it is near,
-    or the least c at which all $|x_i| \le 1$. Convergence is quadratic in the end; before, it takes a step or so
-    for each order of magnitude between the $\alpha_i$.
+    $1 / \|x\|$ is increasing and concave in c. So Newton's method on $1 / \|x\| - 1$ never overshoots from a c that is
+    too small, and from a c that is too large it reaches such a c in one step. It starts from the last root if that is
+    near, otherwise from the least c at which all $|x_i| \le 1$. It needs about one step for each order of
+    magnitude between the $\alpha_i$; then it converges quadratically.
 
     >>> p = torch.tensor([6.0, 8.0])
     >>> norm_root(p, torch.tensor(5.0), (0,)), p
     (tensor([5.]), tensor([0.6000, 0.8000]))
     """
-    blocks = Blocks.of(dim, p, alpha)
-    warm = start is not None and bool(start.any())
-    c = blocks.slice_of(start).clamp(min=0) if start is not None and warm else _least(blocks)
-    for k in range(MAX_ITERATIONS):
+    blocks, looks = Blocks.of(dim, p, alpha), may_look(p)
+    if start is not None and looks and not bool(start.any()):
+        start = None
+    c = _least(blocks) if start is None else blocks.slice_of(start).clamp(min=0)
+    for k in range(MAX_ITERATIONS if looks else NEWTON):
         squares, slopes = [], []
         for p_i, alpha_i in blocks.parts:
             t = alpha_i + c
@@ -82,15 +118,17 @@ def norm_root(p: Tensor, alpha: Tensor, dim: tuple[int, ...], start: Tensor | No
         norm2 = _total(squares)
         norm = norm2.sqrt()
         done = torch.where(c > 0, (norm - 1).abs(), norm - 1) <= tolerance(p)
-        if k % CHECK_EVERY == 0 and bool(done.all()):
+        if k % CHECK_EVERY == 0 and everywhere(done):
             break
-        if k == 0 and warm and not bool((near := (norm2 > 1 / FAR) & (norm2 < FAR)).all()):
-            c = torch.where(near, c, _least(blocks))
-            continue
         step = torch.where(norm2 > 0, (norm - 1) * norm2 / _total(slopes), -c)
         c = torch.where(done, c, (c + step).clamp(min=0))
+        if k == 0 and start is not None and not everywhere(near := (norm2 > 1 / FAR) & (norm2 < FAR)):
+            c = torch.where(near, c, _least(blocks))
     for p_i, alpha_i in blocks.parts:
         p_i.div_(alpha_i + c)
+    if not looks:  # feasible, even if there had to be more iterations
+        norm = p.square().sum(dim, keepdim=True).sqrt()
+        p.div_(norm.masked_fill_(norm <= 1 + tolerance(p), 1.0))
     return blocks.unsliced(c)
 
 
@@ -100,12 +138,10 @@ def _least(blocks: Blocks) -> Tensor:
     return torch.stack(least).amax(0).clamp(min=0)
 
 
-def water_level(
-    y: Tensor, d: Tensor, total: float, dim: tuple[int, ...], cap: Tensor | None = None, start: Tensor | None = None
-) -> Tensor:
-    r"""Write $\mathrm{clip}(y - \theta / d, 0, \mathrm{cap})$ into y, for the $\theta$ at which it sums to `total`.
+def water_level(y: Tensor, d: Tensor, total: float, dim: tuple[int, ...], start: Tensor | None = None) -> Tensor:
+    r"""Write $\max(0, y - \theta / d)$ into y, for the $\theta$ at which it sums to `total`.
 
-    Return $\theta$; `start` is that of an equation like this one, and is left aside if it is far from the solution.
+    Return $\theta$. `start` is the $\theta$ of a similar equation; it is ignored if it is far from the solution.
 
     >>> y = torch.tensor([3.0, 2.5, 0.1])
     >>> water_level(y, torch.ones(3), 1.0, (0,)), y
@@ -113,65 +149,102 @@ def water_level(
     """
     most = d.amax()
     w = d.reciprocal_().mul_(most)  # a multiple of 1/d that does not overflow
-    huge = torch.finfo(y.dtype).max / y.numel()  # what can be summed
-    blocks = Blocks.of(dim, y, w) if cap is None else Blocks.of(dim, y, w, cap)
-    theta = torch.zeros_like(blocks.slice_of(y.sum(dim, keepdim=True)))
+    start = None if start is None else start / most
     if total == 0:
-        y.zero_()
-        return blocks.unsliced(theta)
-    start = blocks.slice_of(start / most) if start is not None and bool(start.any()) else None
-    # y - θ/d has the rounding errors of y. Where they matter for the total, solve again for what is left of y; with
-    # float32, each time takes seven digits from the y that are too large.
-    for _ in range(8):
-        sums = [_clipped(z, *rest[1:]).sum(blocks.dim, keepdim=True) for z, *rest in blocks.parts]
-        done = (_total(sums) - total).abs() <= tolerance(y) * total
-        if bool(done.all()):
+        return torch.zeros_like(y.zero_().sum(dim, keepdim=True))
+    return _refined(Blocks.of(dim, y, w), total, start).mul_(most)
+
+
+def section_level(
+    y: Tensor, w: Tensor, total: float, dim: tuple[int, ...], lo: Tensor, hi: Tensor, start: Tensor | None = None
+) -> Tensor:
+    r"""Write $\mathrm{clip}(y - \theta w, \mathrm{lo}, \mathrm{hi})$ into y, for the $\theta$ at which it sums to
+    `total`; return $\theta$. w is positive, the bounds are 0-d or like y, and may be infinite.
+
+    >>> y = torch.tensor([3.0, 2.5, 0.1])
+    >>> section_level(y, torch.ones(3), 0.7, (0,), torch.tensor(-1.0), torch.tensor(1.0)), y
+    (tensor([1.8000]), tensor([ 1.0000,  0.7000, -1.0000]))
+    """
+    return _refined(Blocks.of(dim, y, w, lo, hi), total, start)
+
+
+def _refined(blocks: Blocks, total: float, start: Tensor | None) -> Tensor:
+    """The θ for which z - θw, clipped, sums to `total`. Writes the clipped z - θw into z.
+
+    z - θw has the rounding errors of z. If they matter for the sum, solve again for the remainder of z. In float32,
+    each repetition removes seven digits from the z that are too large.
+    """
+    z = blocks.parts[0][0]
+    huge = torch.finfo(z.dtype).max / (len(blocks.parts) * z.numel())  # what can be summed
+    looks, bounded = may_look(z), len(blocks.parts[0]) > 2
+    start = None if start is None or (looks and not bool(start.any())) else blocks.slice_of(start)
+    theta = z.new_zeros(())
+    for k in range(8 if looks else ROUNDS):
+        sums, sizes = [], []
+        for z, _, *bounds in blocks.parts:
+            x = clip_(z.clone(), *bounds) if bounded else z.relu()
+            sums.append(x.sum(blocks.dim, keepdim=True))
+            sizes.append(x.abs_().sum(blocks.dim, keepdim=True) if bounded else sums[-1])  # its terms may cancel
+        done = (_total(sums) - total).abs() <= tolerance(z) * (
+            _total(sizes).clamp(min=abs(total)) if bounded else total
+        )
+        theta = theta.expand_as(done)
+        if everywhere(done):
             break
-        more = _level(blocks, total, start) if cap is None else _capped_level(blocks, total)
+        fixed = AGAIN if k > 0 else BOUNDED if bounded else NEWTON
+        more = (_section if bounded else _level)(blocks, total, start, MAX_ITERATIONS if looks else fixed)
         # The next θ is nearly 0. Far from it, the rounding errors of w θ could make a sum that is no longer there.
-        more, start = more.masked_fill(done, 0.0), torch.zeros_like(theta)
+        more, start = more.masked_fill(done, 0.0), torch.zeros_like(more)
         theta = theta + more
-        for z, w_i, *_ in blocks.parts:
-            z.addcmul_(w_i, more, value=-1).clamp_(-huge, huge)
-    for z, _, *rest in blocks.parts:
-        z.copy_(_clipped(z, *rest)) if rest else z.relu_()
-    return blocks.unsliced(theta * most)
+        for z, w, *_ in blocks.parts:
+            z.addcmul_(w, more, value=-1).clamp_(-huge, huge)
+    for z, _, *bounds in blocks.parts:
+        clip_(z, *bounds) if bounded else z.relu_()
+    if not looks and not bounded:  # feasible, even if there had to be more iterations
+        held = _total([z.sum(blocks.dim, keepdim=True) for z, _ in blocks.parts])
+        factor = torch.where((held - total).abs() <= tolerance(z) * total, 1.0, total / held)
+        for z, _ in blocks.parts:
+            z.mul_(factor)
+    return blocks.unsliced(theta.clone())
 
 
-def _clipped(z: Tensor, cap: Tensor | None = None) -> Tensor:
-    return z.relu() if cap is None else z.clamp(min=0).minimum(cap)
+def clip_(x: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
+    """`clamp_`. With tensor bounds, 0-d or not, torch's is six times slower than with numbers."""
+    torch.maximum(x, lo, out=x)
+    return torch.minimum(x, hi, out=x)
 
 
-def _level(blocks: Blocks, total: float, start: Tensor | None) -> Tensor:
+def _level(blocks: Blocks, total: float, start: Tensor | None, iterations: int) -> Tensor:
     r"""$\theta$ with $\sum_i \max(0, z_i - \theta w_i) = \mathrm{total}$, up to the rounding errors of z.
 
-    The sum is decreasing, convex and piecewise linear in θ, so Newton's method never overshoots from a θ that is too
-    small, comes to such a θ in one step from one that is too large, and ends at the exact solution. Each step halves
-    the error of the sum or its slope, so there are at most some hundred steps; five to fifteen are usual.
+    The sum is decreasing, convex and piecewise linear in θ. So Newton's method never overshoots from a θ that is too
+    small, reaches such a θ in one step from one that is too large, and ends at the exact solution. Each step halves the
+    error of the sum or its slope, so there are at most about a hundred steps; five to fifteen are usual.
     """
     dim, small = blocks.dim, tolerance(blocks.parts[0][0])
     theta = _too_small(blocks, total) if start is None else start
-    for k in range(MAX_ITERATIONS):
+    for k in range(iterations):
         sums, slopes = [], []
         for z, w in blocks.parts:
             x = torch.addcmul(z, w, theta, value=-1).relu_()
             sums.append(x.sum(dim, keepdim=True))
             slopes.append(x.sign_().mul_(w).sum(dim, keepdim=True))
         error, slope = _total(sums) - total, _total(slopes)
-        if k == 0 and start is not None and not bool((near := (slope > 0) & (error < FAR * total)).all()):
-            theta = torch.where(near, theta, _too_small(blocks, total))
-            continue
         step = torch.where(slope > 0, error / slope, 0.0)
         done = (error.abs() <= small * total) | (step.abs() <= small * theta.abs())
-        if k % CHECK_EVERY == 0 and bool(done.all()):
+        following = torch.where(done, theta, theta + step)
+        if k == 0 and start is not None and not everywhere(near := (slope > 0) & (error < FAR * total)):
+            theta = torch.where(near, following, _too_small(blocks, total))
+            continue
+        if k % CHECK_EVERY == 0 and everywhere(done):
             break
-        theta = torch.where(done, theta, theta + step)
+        theta = following
     return theta
 
 
 def _too_small(blocks: Blocks, total: float) -> Tensor:
-    """The larger of two θ that are too small: the one without the max, and the one at which the first of the z - θw
-    would be the total, rounded down, lest all z - θw be negative."""
+    """The larger of two lower bounds of θ: the solution without the max, and the θ at which the first z - θw equals the
+    total, rounded down so that not all z - θw are negative."""
     dim, small = blocks.dim, tolerance(blocks.parts[0][0])
     first = torch.stack([(z - total).div_(w).amax(dim, keepdim=True) for z, w in blocks.parts]).amax(0)
     zs = _total([z.sum(dim, keepdim=True) for z, _ in blocks.parts])
@@ -179,32 +252,61 @@ def _too_small(blocks: Blocks, total: float) -> Tensor:
     return (first - small * first.abs()).maximum((zs - total) / ws)
 
 
-def _capped_level(blocks: Blocks, total: float) -> Tensor:
-    r"""$\theta$ with $\sum_i \mathrm{clip}(z_i - \theta w_i, 0, \mathrm{cap}) = \mathrm{total}$, up to rounding errors.
+def _section(blocks: Blocks, total: float, start: Tensor | None, iterations: int) -> Tensor:
+    r"""$\theta$ with $\sum_i \mathrm{clip}(z_i - \theta w_i, lo_i, hi_i) = \mathrm{total}$, up to rounding errors.
 
-    The sum is not convex any more, so Newton's method is kept between two bounds; where it would leave them, stand
-    still, or has not halved the error of the sum, the interval is halved instead.
+    The sum is neither convex nor concave, so Newton's method stays between two bounds. If it would leave them, makes no
+    progress, or has not halved the error of the sum, bisection replaces the step.
     """
     dim, small = blocks.dim, tolerance(blocks.parts[0][0])
-    # All at their caps, and all at 0.
-    lo = torch.stack([(z - cap).div_(w).amin(dim, keepdim=True) for z, w, cap in blocks.parts]).amin(0)
-    hi = torch.stack([(z / w).amax(dim, keepdim=True) for z, w, _ in blocks.parts]).amax(0)
-    theta = torch.zeros_like(lo).maximum(lo).minimum(hi)
-    last = torch.full_like(theta, torch.inf)
-    for k in range(MAX_ITERATIONS):
-        sums, slopes = [], []
-        for z, w, cap in blocks.parts:
-            x = z.addcmul(w, theta, value=-1).clamp_(min=0).minimum(cap)
+
+    def at(theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The excess of the sum over the total, its slope, and the size of its terms."""
+        sums, slopes, sizes = [], [], []
+        for z, w, lo, hi in blocks.parts:
+            free = z.addcmul(w, theta, value=-1)
+            x = clip_(free.clone(), lo, hi)
             sums.append(x.sum(dim, keepdim=True))
-            between = (cap - x).sign_().mul_(x.sign_())  # those strictly between 0 and cap
-            slopes.append(between.mul_(w).sum(dim, keepdim=True))
-        error, slope = _total(sums) - total, _total(slopes)
+            slopes.append(free.eq_(x).mul_(w).sum(dim, keepdim=True))  # of those between their bounds
+            sizes.append(x.abs_().sum(dim, keepdim=True))
+        return _total(sums) - total, _total(slopes), _total(sizes)
+
+    ends = None if start is not None and may_look(start) else _ends(blocks, at)
+    lo, hi = ends or (torch.full_like(cast(Tensor, start), -torch.inf), torch.full_like(cast(Tensor, start), torch.inf))
+    theta = torch.zeros_like(lo) if start is None else start.nan_to_num(0.0, 0.0, 0.0)
+    theta = theta.maximum(lo).minimum(hi)
+    last = torch.full_like(theta, torch.inf)
+    for k in range(iterations):
+        error, slope, size = at(theta)
         lo, hi = torch.where(error > 0, theta, lo), torch.where(error < 0, theta, hi)
-        done = (error.abs() <= small * total) | (hi - lo <= small * theta.abs())
-        if k % CHECK_EVERY == 0 and bool(done.all()):
+        done = (error.abs() <= small * size.clamp_(min=abs(total))) | (hi - lo <= small * theta.abs())
+        if k % CHECK_EVERY == 0 and everywhere(done):
             break
         newton = theta + error / slope
         safe = (lo < newton) & (newton < hi) & (error.abs() <= last / 2)
+        if ends is None and not bool((safe | done).all()):
+            ends = _ends(blocks, at)
+            lo, hi = lo.maximum(ends[0]), hi.minimum(ends[1])
         theta = torch.where(done, theta, torch.where(safe, newton, lo + (hi - lo) / 2))
         last = error.abs()
     return theta
+
+
+def _ends(blocks: Blocks, at: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Two θ that enclose the solution: where the first and the last coordinate reach a bound, or further out, where the
+    sum is linear in θ."""
+    dim, most = blocks.dim, torch.finfo(blocks.parts[0][0].dtype).max / 4
+    ends = []
+    for sign in (1.0, -1.0):
+        corners, slopes = [], []
+        for z, w, *bounds in blocks.parts:
+            meets = [((z - bound) / w).mul_(sign) for bound in bounds]
+            corners += [m.masked_fill_(m.abs() > most, torch.inf).amin(dim, keepdim=True) for m in meets]
+            free = torch.isinf(bounds[1] if sign > 0 else bounds[0])
+            slopes.append((w * free).expand_as(z).sum(dim, keepdim=True))
+        corner = torch.stack(corners).amin(0)
+        theta = torch.where(corner < torch.inf, sign * corner, 0.0)
+        error, slope = at(theta)[0], _total(slopes)
+        beyond = torch.where(slope > 0, 2 * error / slope, 0.0)
+        ends.append(theta + (beyond.clamp(max=0) if sign > 0 else beyond.clamp(min=0)))
+    return ends[0], ends[1]

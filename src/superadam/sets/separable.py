@@ -1,15 +1,15 @@
-"""Products of intervals. The metric does not matter: every coordinate is clipped by itself."""
+"""Products of intervals. The step clips every coordinate separately, so it does not depend on the metric."""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from superadam._state.parts import check
-from superadam.sets.base import ConvexSet, check_radius, in_metric, like
+from superadam.sets.base import ConvexSet, check_radius, in_metric, like, vertex
 
 __all__ = ["Box", "LInfBall", "NonNegative"]
 
@@ -17,7 +17,7 @@ Bound = float | Tensor | None
 
 
 class Intervals(ConvexSet, abstract=True):
-    """What the sets of this file share."""
+    """Shared code of the sets in this file."""
 
     separable: ClassVar[bool] = True
 
@@ -27,15 +27,35 @@ class Intervals(ConvexSet, abstract=True):
 
     @in_metric
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
+        return self.clip_(y)
+
+    def clip_(self, y: Tensor) -> Tensor:
+        """`argmin`, in place, for a y that needs no look."""
         lo, hi = self.bounds()
         lo, hi = -math.inf if lo is None else lo, math.inf if hi is None else hi
         if isinstance(lo, Tensor) or isinstance(hi, Tensor):
             return y.clamp_(like(lo, y), like(hi, y))
         return y.clamp_(lo, hi)
 
+    @property
+    def bounded(self) -> bool:
+        return all(b is not None and bool(torch.as_tensor(b).isfinite().all()) for b in self.bounds())
+
+    @vertex
+    def lmo(self, g: Tensor) -> Tensor:
+        """The lower bound where g > 0, the upper bound where g < 0, the middle where g = 0."""
+        if not self.bounded:
+            raise ValueError(f"{self} is not bounded, and has no lmo")
+        lo, hi = (like(cast(float, b), g) for b in self.bounds())
+        return torch.where(g > 0, lo, torch.where(g < 0, hi, lo / 2 + hi / 2))
+
 
 class Box(Intervals):
-    r"""$\mathrm{lo} \le x_i \le \mathrm{hi}$, with numbers or tensors as bounds; None is no bound.
+    r"""$\mathrm{lo} \le x_i \le \mathrm{hi}$.
+
+    Args:
+        lo: the lower bound: a number, a tensor that broadcasts to x, or None for no bound.
+        hi: the upper bound: a number, a tensor that broadcasts to x, or None for no bound.
 
     >>> Box(-1, torch.tensor([1.0, 2.0])).argmin(torch.tensor([-3.0, 3.0]), 1.0)
     tensor([-1.,  2.])
@@ -72,6 +92,9 @@ class NonNegative(Intervals):
 
 class LInfBall(Intervals):
     r"""$\|x\|_\infty = \max_i |x_i| \le r$.
+
+    Args:
+        r: the radius.
 
     >>> LInfBall(2.0).argmin(torch.tensor([-3.0, 1.0]), 1.0)
     tensor([-2.,  1.])

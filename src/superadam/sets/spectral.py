@@ -1,4 +1,4 @@
-"""Balls of matrix norms. Only for a scalar metric: with a diagonal one, the singular vectors change too.
+"""Balls of matrix norms, for a scalar metric only: a diagonal one would change the singular vectors too.
 
 The last two dimensions are the matrix, as in `torch.linalg`; a vector is a matrix of one row.
 """
@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from superadam.sets.base import ConvexSet, check_radius, in_metric, largest
+from superadam.sets.base import ConvexSet, check_radius, in_metric, largest, vertex
 from superadam.sets.roots import tolerance, water_level
 
 __all__ = ["NuclearBall", "SpectralBall"]
@@ -21,7 +21,11 @@ def as_matrix(x: Tensor) -> Tensor:
 
 
 class SingularValues(ConvexSet, abstract=True):
-    """What the sets of this file share: a condition on the singular values."""
+    """Shared code of the sets in this file, which bound a norm of the singular values.
+
+    Args:
+        r: the bound on the norm of the singular values.
+    """
 
     r: float
 
@@ -35,7 +39,7 @@ class SingularValues(ConvexSet, abstract=True):
         raise NotImplementedError(f"{type(self).__name__} has no norm")
 
     def project(self, sigma: Tensor) -> Tensor:
-        """The nearest singular values of norm r, for those of a larger norm."""
+        """The singular values of norm r nearest to ones of a larger norm."""
         raise NotImplementedError(f"{type(self).__name__} has no project")
 
     @in_metric
@@ -45,6 +49,17 @@ class SingularValues(ConvexSet, abstract=True):
         x = (U * self.project(sigma)[..., None, :]) @ V
         inside = self.norm(sigma)[..., None, None] <= self.r * (1 + tolerance(y))
         return torch.where(inside, matrix, x).view(y.shape)
+
+    def opposite(self, sigma: Tensor) -> Tensor:
+        """The singular values of norm r with the largest inner product with these."""
+        raise NotImplementedError(f"{type(self).__name__} has no opposite")
+
+    @vertex
+    def lmo(self, g: Tensor) -> Tensor:
+        """The minimiser, which has the singular vectors of g. 0 if g is 0."""
+        U, sigma, V = torch.linalg.svd(as_matrix(g), full_matrices=False)
+        x: Tensor = (U * -self.opposite(sigma)[..., None, :]) @ V
+        return x.view(g.shape)
 
     def violation(self, x: Tensor) -> Tensor:
         if x.numel() == 0:
@@ -66,6 +81,11 @@ class SpectralBall(SingularValues):
     def project(self, sigma: Tensor) -> Tensor:
         return sigma.clamp(max=self.r)
 
+    def opposite(self, sigma: Tensor) -> Tensor:
+        """r for all, except 0 for those that are 0 up to rounding errors: their singular vectors are arbitrary."""
+        zero = sigma <= sigma.shape[-1] * tolerance(sigma) * sigma.amax(-1, keepdim=True)
+        return torch.full_like(sigma, self.r).masked_fill(zero, 0.0)
+
 
 class NuclearBall(SingularValues):
     r"""Sum of the singular values at most r: $x = U \max(0, \sigma - \theta) V^\top$ for $y = U \sigma V^\top$.
@@ -82,3 +102,7 @@ class NuclearBall(SingularValues):
         x = sigma.clone()
         water_level(x, x.new_ones(()), self.r, (-1,))
         return x
+
+    def opposite(self, sigma: Tensor) -> Tensor:
+        """r for the first, which is the largest. Ties: the decomposition's first."""
+        return torch.cat([self.r * sigma[..., :1].sign(), torch.zeros_like(sigma[..., 1:])], -1)

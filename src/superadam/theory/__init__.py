@@ -1,12 +1,12 @@
 r"""Theorems 1 and 2 of the paper, and their corollaries, as functions.
 
-Theorem 1 is about τ = 1, theorem 2 about τ = 0. Both bound the mean over t = 1 … T of
+Theorem 1 is for τ = 1, theorem 2 for τ = 0. Both bound the mean over t = 1 … T of
 
 $$\mathcal{M}_t = \frac{1}{\rho}\|\nabla f(x_t) - g_t\| + \frac{1}{\gamma}\|\tilde x_{t+1} - x_t\|,$$
 
-which is an upper bound of the norm of the gradient mapping at $x_t$. Where a step of the paper's proof does not hold
-or is loose, the numbers here are those of the repaired proof, and the paper's stand beside them; docs/theory.md lists
-the differences. `SuperAdam.check_theory` looks at an optimizer.
+an upper bound of the norm of the gradient mapping at $x_t$. Where a step of the paper's proof does not hold or is
+loose, the numbers here come from the repaired proof, with the paper's numbers beside them; docs/theory.md lists the
+differences. `SuperAdam.check_theory` checks an optimizer.
 
 >>> problem = Problem(L=1.0, sigma=0.5, rho=0.1, gap=1.0)
 >>> advice = suggest(problem, T=10_000, tau=1)

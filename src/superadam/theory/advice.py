@@ -1,4 +1,4 @@
-"""What the theorems advise: parameters for T steps, and the gradient evaluations that an accuracy takes."""
+"""Advice from the theorems: parameters for T steps, and the gradient evaluations needed for an accuracy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Advice", "Complexity", "complexity", "suggest"]
 
 @dataclass(frozen=True)
 class Advice:
-    """Parameters that a theorem allows, and its bound after the T steps that they are for.
+    """Parameters that a theorem allows, and its bound after T steps.
 
     >>> advice = suggest(Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0), T=10_000, tau=0, m=10)
     >>> sorted(advice.parameters), sorted(advice.options)
@@ -32,12 +32,12 @@ class Advice:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """As the functions of this module take them."""
+        """The parameters as arguments of the functions in this module."""
         return {"tau": self.tau, "lr": self.lr, "k": self.k, "m": self.m, "c": self.c}
 
     @property
     def options(self) -> dict[str, Any]:
-        """As `SuperAdam` takes them. The theorems have no cap on α, and α ≤ 1 here without one."""
+        """The parameters as arguments of `SuperAdam`. There is no cap on α, as in the theorems: α ≤ 1 without one."""
         return {"tau": float(self.tau), "lr": self.lr, "schedule": Paper(self.k, self.m, self.c, cap=1.0)}
 
     def __str__(self) -> str:
@@ -48,9 +48,15 @@ class Advice:
 def suggest(problem: Problem, T: int, *, tau: float, m: float | None = None) -> Advice:
     r"""Parameters that satisfy all conditions and nearly minimise the bound after T steps.
 
-    For given $\nu = \rho/(L\gamma)$ and m it is best to have $k = m^q$, so that $\mu_t = (m/(m+t))^q$ starts at 1, and
-    c as small as is allowed; ν and m are searched for, m up to 100 T. An m far above T makes a schedule that is nearly
-    constant: good for T steps, and for no other number. Give m, say 10, for one whose bound keeps decreasing.
+    For given $\nu = \rho/(L\gamma)$ and m, the best k is $m^q$, so that $\mu_t = (m/(m+t))^q$ starts at 1, and the best
+    c is the smallest allowed. The function searches ν and m, m up to 100 T. An m far above T makes the schedule nearly
+    constant, which is good for exactly T steps. Pass m, for example 10, for a schedule whose bound keeps decreasing.
+
+    Args:
+        problem: the assumptions on f.
+        T: number of steps.
+        tau: 1 for theorem 1, 0 for theorem 2.
+        m: m of μ_t. None: search for the best one.
 
     >>> problem = Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0)
     >>> print(suggest(problem, T=10**6, tau=1, m=10))
@@ -84,7 +90,7 @@ def suggest(problem: Problem, T: int, *, tau: float, m: float | None = None) -> 
 
 
 def _minimiser(f: Callable[[float], float], low: float, high: float, rounds: int = 32) -> float:
-    """Golden section on a logarithmic scale; an end of the interval if it is better."""
+    """Golden section search on a logarithmic scale. Returns an end of the interval if it is better."""
     ratio = (math.sqrt(5) - 1) / 2
     a, b = math.log(low), math.log(high)
     x, y = b - ratio * (b - a), a + ratio * (b - a)
@@ -106,9 +112,9 @@ class Complexity:
     """Gradient evaluations after which the mean of M_t is at most epsilon, by the theorem.
 
     Attributes:
-        evaluations: T for τ = 0, 2T - 1 for τ = 1, where every batch but the first is evaluated at two points.
+        evaluations: T for τ = 0; 2T - 1 for τ = 1, which evaluates every batch but the first at two points.
         steps: T.
-        other: the other τ, if both were compared.
+        other: the result for the other τ, if both were compared.
 
     >>> found = complexity(Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0), epsilon=0.5, tau=1)
     >>> found.evaluations == 2 * found.steps - 1
@@ -131,8 +137,13 @@ class Complexity:
 def complexity(problem: Problem, epsilon: float, tau: float | None = None) -> Complexity:
     """Gradient evaluations that the theorem needs for a mean M_t of at most epsilon, with its best parameters.
 
-    With `tau=None` both are compared: the result is the one that needs fewer. For a mean ‖∇f‖ of at most ε, ask for
-    ε divided by the root of the mean of ‖H_t‖² (corollaries 1 and 2). T is found to within 0.1 %.
+    To bound the mean ‖∇f‖ by ε, pass ε divided by the square root of the mean of ‖H_t‖² (corollaries 1 and 2). T is
+    exact to within 0.1 %.
+
+    Args:
+        problem: the assumptions on f.
+        epsilon: bound on the mean of M_t.
+        tau: 1 for theorem 1, 0 for theorem 2. None compares both and returns the one that needs fewer.
 
     >>> print(complexity(Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0), epsilon=0.1))
     mean M_t ≤ 0.1 with tau = 1: 1.32e+06 gradient evaluations in 6.59e+05 steps (tau = 0: 1.24e+08)

@@ -1,4 +1,4 @@
-"""Does a theorem apply to an optimizer as it is set up?"""
+"""Check whether a theorem applies to an optimizer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["check_optimizer"]
 
 
 def check_optimizer(opt: ComposedOptimizer, problem: Problem) -> Conditions:
-    """The conditions on the optimizer's γ, k, m and c, and what of it the theorems are not about."""
+    """The conditions on the optimizer's γ, k, m and c, and the options that the theorems do not cover."""
     groups = [(group, opt._parts(group)) for group in opt.param_groups]
     outside = [text for group, parts in groups for text in _outside(group, parts)]
     notes = [text for group, parts in groups for text in _notes(group, parts)]
@@ -47,7 +47,7 @@ def _has_theorem(parts: Composition) -> bool:
 
 
 def _conditions(problem: Problem, lr: float, tau: float, schedule: Any) -> Conditions:
-    """The theorem as it stands if the cap never changes α, and with the cap otherwise."""
+    """The conditions without the cap if it never changes α, otherwise with it."""
     k, m, c = schedule.k, schedule.m, schedule.constant(tau)
     stated = conditions(problem, tau=tau, lr=lr, k=k, m=m, c=c)
     if stated and schedule.alpha_t(2, tau) < schedule.cap:
@@ -64,6 +64,8 @@ def _outside(group: dict[str, Any], parts: Composition) -> Iterator[str]:
         yield f"iterate {parts.iterate}: the theorems are about gradients at x_t"
     if type(parts.schedule) is not Paper:
         yield f"schedule {parts.schedule}: the theorems are about schedules.Paper"
+    if parts.constraint is not None and not parts.constraint.convex:
+        yield f"constraint {parts.constraint}: it is not convex, and the theorems are about a convex X"
     if group["lr"] == 0:
         yield "lr = 0: nothing moves"
     if group["weight_decay"] != 0 and group["decoupled_weight_decay"]:

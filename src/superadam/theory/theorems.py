@@ -1,4 +1,4 @@
-r"""Theorems 1 and 2 of the paper and their corollaries: conditions, and right-hand sides."""
+r"""Theorems 1 and 2 of the paper and their corollaries: conditions and bounds."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ ROUNDING = 1e-12  # a condition that holds with equality holds, whichever way it
 
 @dataclass(frozen=True)
 class Problem:
-    r"""What the assumptions know of f.
+    r"""The assumptions on f.
 
     Args:
         L: smoothness. For τ = 1 of every $f(\cdot; \xi)$ (assumption 4), for τ = 0 of f (assumption 5).
-        sigma: $\mathbb{E}\|\nabla f(x; \xi) - \nabla f(x)\|^2 \le \sigma^2$ (assumption 1), where ξ is what one step
-            sees: the variance of a batch's gradient, not of a sample's.
-        rho: $H_t \succeq \rho I$ (assumption 3). Each of the paper's matrices has ρ = λ. None: `check_theory` asks the
-            optimizer's matrix.
-        gap: $f(x_1) - f^*$, or an upper bound (assumption 2). With a penalty h, of f + h.
+        sigma: $\mathbb{E}\|\nabla f(x; \xi) - \nabla f(x)\|^2 \le \sigma^2$ (assumption 1), where ξ is a whole batch:
+            the variance of a batch's gradient, not of a sample's.
+        rho: $H_t \succeq \rho I$ (assumption 3). Each of the paper's matrices has ρ = λ. None: `check_theory` takes it
+            from the optimizer's matrix.
+        gap: $f(x_1) - f^*$, or an upper bound (assumption 2). With a penalty h, the gap of f + h.
 
     >>> Problem(L=1.0, sigma=0.5, rho=0.1, gap=2.0)
     Problem(L=1.0, sigma=0.5, rho=0.1, gap=2.0)
@@ -49,7 +49,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Condition:
-    """left ≤ right, and what they are.
+    """A condition left ≤ right, with its formula and both values.
 
     >>> print(Condition("k³ ≤ m", 1.0, 100.0))
     holds  k³ ≤ m                                   1 ≤ 100
@@ -70,7 +70,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of a theorem. True if all hold and nothing is outside of what the theorem is about.
+    """The conditions of a theorem. True if all hold and the theorem covers every option.
 
     >>> print(Conditions("Theorem 1", (Condition("k³ ≤ m", 1.0, 100.0),), outside=("clip = 1",)))
     Theorem 1 does not apply
@@ -94,7 +94,7 @@ class Conditions:
 
 
 def is_one(tau: float) -> bool:
-    """Which of the two theorems it is."""
+    """True for theorem 1 (τ = 1), False for theorem 2 (τ = 0)."""
     if tau not in (0, 1):
         raise ValueError(f"The theorems are for tau = 0 and tau = 1, not {tau}")
     return tau == 1
@@ -106,7 +106,7 @@ def power(tau: float) -> float:
 
 
 def least_c(problem: Problem, tau: float, lr: float, k: float) -> float:
-    """The smallest c that the proofs can do with."""
+    """The smallest c that the proofs allow."""
     ratio = problem.L * lr / problem.known_rho
     return 1 / k**3 + 10 * ratio**2 if is_one(tau) else 8 * ratio
 
@@ -116,9 +116,18 @@ def conditions(
 ) -> Conditions:
     r"""The conditions of theorem 1 (τ = 1) or 2 (τ = 0), each with its two sides.
 
-    The theorems have no cap on α; they need $c \le m^{2/3}/k^2$ or $c \le m^{1/2}/k$ so that α ≤ 1. With `cap`,
-    $\alpha_{t+1} = \min(c\mu_t^2, \mathrm{cap})$ or $\min(c\mu_t, \mathrm{cap})$ as in section 6, c needs no upper
+    The theorems have no cap on α. They need $c \le m^{2/3}/k^2$ or $c \le m^{1/2}/k$ so that α ≤ 1. With `cap`,
+    $\alpha_{t+1} = \min(c\mu_t^2, \mathrm{cap})$ or $\min(c\mu_t, \mathrm{cap})$ as in section 6. Then c needs no upper
     bound, but the cap must leave α as large as the proof needs it (docs/theory.md, "The cap").
+
+    Args:
+        problem: the assumptions on f.
+        tau: 1 for theorem 1, 0 for theorem 2.
+        lr: γ.
+        k: k of μ_t.
+        m: m of μ_t.
+        c: c of α_t.
+        cap: the largest α_t. None, as in the theorems, has no cap.
 
     >>> problem = Problem(L=0.5, sigma=1.0, rho=5e-4, gap=1.0)
     >>> print(conditions(problem, tau=1, lr=1e-3, k=1.0, m=100.0, c=40.0))  # section 6 of the paper
@@ -165,14 +174,14 @@ def conditions(
 
 @dataclass(frozen=True)
 class Bound:
-    r"""The right-hand sides.
+    r"""The right-hand sides of a theorem and its corollary.
 
     Attributes:
-        value: bound of the mean of $\mathbb{E}\,\mathcal{M}_t$, from the repaired proof.
-        paper: the same as the paper states it; None where its own conditions do not hold.
-        gradient: bound of the mean of $\mathbb{E}\|\nabla f(x_t)\|$ (corollaries; no set and no penalty), if the mean
+        value: bound on the mean of $\mathbb{E}\,\mathcal{M}_t$, from the repaired proof.
+        paper: the same bound as the paper states it. None if its own conditions do not hold.
+        gradient: bound on the mean of $\mathbb{E}\|\nabla f(x_t)\|$ (corollaries; no set and no penalty), if the mean
             of $\|H_t\|^2$ was given.
-        gradient_paper: the same as the paper states it.
+        gradient_paper: the same bound as the paper states it.
 
     >>> print(Bound(T=1000, tau=1, value=0.5, paper=0.7))
     tau = 1, T = 1000: mean M_t ≤ 0.5 (the paper's: 0.7)
@@ -220,9 +229,17 @@ def bound(
       q = \tfrac12:\quad G = \frac{f(x_1) - f^*}{k\rho\gamma} + \frac{2\sigma^2}{k\rho\gamma L}
       + \frac{2kc^2\sigma^2}{\rho\gamma L} \ln\Bigl(1 + \frac Tm\Bigr)$$
 
-    Refused if a condition does not hold: then the theorem says nothing.
+    It raises an error if a condition does not hold, because the theorem then gives no bound.
 
     Args:
+        problem: the assumptions on f.
+        T: number of steps.
+        tau: 1 for theorem 1, 0 for theorem 2.
+        lr: γ.
+        k: k of μ_t.
+        m: m of μ_t.
+        c: c of α_t.
+        cap: the largest α_t. None, as in the theorems, has no cap.
         mean_H2: the mean of $\|H_t\|^2$ (largest eigenvalue, squared) over t = 1 … T: a number or a function of T.
 
     >>> problem = Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0)

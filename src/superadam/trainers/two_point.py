@@ -1,4 +1,4 @@
-"""τ > 0 in trainers that own the training loop and call `step()` without a closure."""
+"""Support for τ > 0 in trainers that own the training loop and call `step()` without a closure."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from superadam._state.replay import Turns, twice
+from superadam._state.twice import Turns, twice
 
 __all__ = ["TwoPoint"]
 
 
 class TwoPoint:
-    """Mixed into Hugging Face's `Trainer`, it gives every batch to the optimizer at two points, as τ > 0 needs it.
+    """Mixin for Hugging Face's `Trainer` that evaluates every batch at two points, as τ > 0 needs.
 
     >>> class Trainer:  # that of transformers
     ...     pass
     >>> class MyTrainer(TwoPoint, Trainer):
     ...     pass
 
-    The Trainer's `training_step` leaves the gradient of a batch, after which the Trainer calls `step()`. Here it is
-    evaluated at x_{t-1} and, after a half-step, at x_t; the Trainer's call is then the second half-step. So the Trainer
-    counts batches, as its LR scheduler, its log and its checkpoints do, and resumes as it always does. With gradient
-    accumulation, all micro-batches are evaluated at one point, then all at the other. With τ = 0 nothing changes.
+    The Trainer's `training_step` computes the gradient of a batch, and then the Trainer calls `step()`. This class
+    evaluates the batch at x_{t-1} and, after a half-step, at x_t. The Trainer's call is then the second half-step. So
+    the Trainer, its LR scheduler, its log and its checkpoints still count batches, and it resumes as usual. With
+    gradient accumulation, all micro-batches are evaluated at one point, then all at the other. With τ = 0 nothing
+    changes.
 
-    The loss that is logged is that of the first evaluation. The Trainer ends without `flush()`, so the model has x_T.
+    The logged loss is that of the first evaluation. The Trainer does not call `flush()`, so the model ends at x_T.
     """
 
     accelerator: Any
@@ -70,7 +71,7 @@ class TwoPoint:
         next(self._turns)
 
     def _stepped(self, opt: Any, *_: Any) -> None:
-        """After either half-step. The second ends the batch."""
+        """Called after either half-step. The second ends the batch."""
         if opt._open_batch is None:
             self._end()
 

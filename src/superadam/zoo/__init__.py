@@ -1,10 +1,32 @@
 r"""The methods of the literature, each a composition of the same parts.
 
-Every builder returns a `SuperAdam`; what is not said in its signature (`maximize`, `foreach`, `clip`, …) is passed
-on. Where torch has the method, names and defaults are torch's (SGD's lr apart, which hardly moves), the result equals
-torch's, and checkpoints go both ways (`load_state_dict`, `torch_state_dict`). `betas`, `momentum` and the options that
-come with them are kept in the param groups, where they can be set for each group and be changed by schedulers. The
-default lr of every method trains; the values of the paper's experiments are the presets.
+Every builder returns a `SuperAdam`. It passes on the options of `SuperAdam` that its signature does not name
+(`maximize`, `foreach`, `clip`, …). Where torch has the method, names and defaults are torch's, except for SGD's lr; the
+steps equal torch's, and checkpoints go both ways (`load_state_dict`, `torch_state_dict`). The param groups hold
+`betas`, `momentum` and the other options of the method, so that groups can have their own and schedulers can change
+them. The default lr of every method trains. The presets have the values of the paper's experiments.
+
+Options that several methods have:
+
+Args:
+    params: parameters, (name, parameter) pairs, param groups, or a module, as for `SuperAdam`.
+    lr: γ, the learning rate. None takes the composition's own.
+    betas: weights of the old averages: of the gradients, of their squares, then of others.
+    eps: ε, added to the root of the second moment: the matrix's λ.
+    weight_decay: w. Decoupled, as in AdamW, or added to the gradient, as in Adam: as the authors do it.
+    bias_correction: correct the averages for their start at zero, as Adam does.
+    momentum: weight of the old average of gradients.
+    gamma: share of the correction by a second gradient: τ.
+    clip_corrected: largest norm of a corrected gradient, for each tensor. None does not clip.
+    beta: weight of the old average of corrected gradients.
+    exact: take both gradients of every batch, instead of the previous batch's gradient.
+    beta2: weight of the old second moment, for the parameters with Adam's matrix.
+    rate: learning rate of these parameters, divided by lr.
+    split: patterns of parameter names, and the number of matrices to cut their rows into: `{"*qkv*": 3}`.
+    precondition_frequency: number of steps between two updates of the eigenvectors.
+    max_precond_dim: sides longer than this have no factor.
+    one_sided_above: if a side is longer than this, only the smaller side has a factor.
+    **options: options of `SuperAdam`. They replace the parts of the composition.
 
 >>> import torch
 >>> model = torch.nn.Linear(3, 1)
@@ -14,44 +36,79 @@ SuperAdam(
   (4)  H: SecondMoment(beta=0.999, lam=1e-08, bias_correction=True)
   (10) mu, alpha: BiasCorrected(beta=0.9, power=0.0)
   lr=0.001, weight_decay=0.1, clip=None, maximize=False
-  2 tensors, 4 parameters
+  2 tensors, 4 parameters, 8 bytes of state for each
 )
->>> for name, line in list_methods("ada*n*").items():
+>>> for name, line in list_methods("adabo*").items():
 ...     print(f"{name}: {line}")
 adabound: Adam's learning rates between bounds that close in on SGD's
-adagrad_norm: one learning rate from the summed gradient norms
 """
 
 from superadam._state.twins import torch_state_dict
 from superadam.zoo.adam_family import adabelief, adabound, adam, adamw, amsgrad, generalized_adam, padam, yogi
-from superadam.zoo.faster import adam_plus, mars, mars_approx, nigt, sdlbfgs, storm, super_adam, super_adam_plus
+from superadam.zoo.automatic import dog, lamb, lars, prodigy, stable_adamw
+from superadam.zoo.faster import adam_plus, adamw_ahead, mars, mars_approx, nigt, sdlbfgs, storm, super_adam
 from superadam.zoo.first_order import adadelta, adagrad, adagrad_norm, adaptive_sgd, sadagrad, sc_adagrad, sgd
+from superadam.zoo.later import adam_mini, adan, ademamix, adopt, cautious_adamw, lion, schedule_free_adamw, sophia_g
+from superadam.zoo.muon_family import limuon, mars_m, mars_shampoo, muon
+from superadam.zoo.of_torch import adafactor, adamax, asgd, nadam, nadamw, radam, rmsprop, rprop
+from superadam.zoo.plus import super_adam_plus
 from superadam.zoo.registry import METHODS, create, list_methods, method
+from superadam.zoo.shampoo_family import kl_shampoo, psgd_kron, shampoo, soap
 
 __all__ = [
     "METHODS",
     "adabelief",
     "adabound",
     "adadelta",
+    "adafactor",
     "adagrad",
     "adagrad_norm",
     "adam",
+    "adam_mini",
     "adam_plus",
+    "adamax",
     "adamw",
+    "adamw_ahead",
+    "adan",
     "adaptive_sgd",
+    "ademamix",
+    "adopt",
     "amsgrad",
+    "asgd",
+    "cautious_adamw",
     "create",
+    "dog",
     "generalized_adam",
+    "kl_shampoo",
+    "lamb",
+    "lars",
+    "limuon",
+    "lion",
     "list_methods",
     "mars",
     "mars_approx",
+    "mars_m",
+    "mars_shampoo",
     "method",
+    "muon",
+    "nadam",
+    "nadamw",
     "nigt",
     "padam",
+    "prodigy",
+    "psgd_kron",
+    "radam",
+    "rmsprop",
+    "rprop",
     "sadagrad",
     "sc_adagrad",
+    "schedule_free_adamw",
     "sdlbfgs",
     "sgd",
+    "shampoo",
+    "soap",
+    "sophia_g",
+    "stable_adamw",
     "storm",
     "super_adam",
     "super_adam_plus",

@@ -139,6 +139,9 @@ def yogi(
 
     Zaheer et al. 2018. Published packages add Adam's corrections: `bias_correction=True`.
 
+    Args:
+        initial_accumulator: v before the first gradient.
+
     >>> import torch
     >>> yogi(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["v_0"]
     1e-06
@@ -181,6 +184,10 @@ def padam(
     Chen and Gu 2018. `bias_correction` corrects $m_t$ and $\hat v_t$ as Adam does (published packages leave the factor
     $(1-\beta_2^t)^{1/2}$ outside of the power); `eps_inside` has $(\hat v_t^{1/2} + \varepsilon)^{2p}$.
 
+    Args:
+        partial: p, the power of the second moment.
+        eps_inside: use (v̂_t^(1/2) + ε)^(2p) instead of v̂_t^p + ε.
+
     >>> import torch
     >>> padam(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["power"]
     0.125
@@ -210,7 +217,7 @@ def generalized_adam(
       \hat v_t = \tfrac1t \textstyle\sum_i \hat g_i^2, \quad
       \gamma_t = \gamma/\sqrt t$$
 
-    Chen et al. 2019. The default lr is ten times that of other methods and more, for $\sqrt t$ divides it.
+    Chen et al. 2019. The default lr is more than ten times that of other methods, because $\sqrt t$ divides it.
 
     >>> import torch
     >>> generalized_adam(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["mean"]
@@ -222,6 +229,8 @@ def generalized_adam(
 
 
 def _number(lr: Any) -> float:
+    if isinstance(lr, str):
+        raise ValueError(f"Invalid lr: {lr!r} (expected a number: AdaBound's bounds are relative to it)")
     return float(lr.detach() if isinstance(lr, Tensor) else lr)
 
 
@@ -255,7 +264,11 @@ def adabound(
       \gamma^*(1+\tfrac{1}{st})\bigr) m_t$$
 
     Luo et al. 2019. γ* = `final_lr`, s = `gamma`. `bias_correction` corrects $m_t$ and $v_t$. The published code
-    also divides by $1-\beta_1^t$ inside the clip; that is not offered.
+    also divides by $1-\beta_1^t$ inside the clip; this builder does not.
+
+    Args:
+        final_lr: γ*, the final learning rate.
+        gamma: s, how fast the bounds close in.
 
     >>> import torch
     >>> adabound(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["final"]

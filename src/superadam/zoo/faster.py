@@ -1,4 +1,4 @@
-"""Variance reduction, transported gradients, curvature; and SUPER-ADAM itself."""
+"""SUPER-ADAM, variance reduction, gradients taken ahead, and L-BFGS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from superadam.schedules import BiasCorrected, Constant, Paper, Storm
 from superadam.zoo.adam_family import adamw
 from superadam.zoo.registry import checked, compose, cook, corrected, method
 
-__all__ = ["adam_plus", "mars", "mars_approx", "nigt", "sdlbfgs", "storm", "super_adam", "super_adam_plus"]
+__all__ = ["adam_plus", "adamw_ahead", "mars", "mars_approx", "nigt", "sdlbfgs", "storm", "super_adam"]
 
 
 @method
@@ -33,8 +33,13 @@ def super_adam(
 
     $$x_{t+1} = x_t - \gamma\mu_t H_t^{-1} g_t$$
 
-    With any of the matrices, τ = 0 or 1 (Huang, Li and Huang 2021). `lr=None` is one that trains where the largest
-    $\mu_t$ is 0.1 or 0.2: 0.01 and 0.005. The paper's own, 1e-3 on CIFAR, are in the presets.
+    With any of the matrices, τ = 0 or 1 (Huang, Li and Huang 2021). `lr=None` trains: it is 0.01 for τ = 0 and 0.005
+    for τ > 0, where the largest $\mu_t$ is 0.1 and 0.2. The presets have the paper's own, such as 1e-3 on CIFAR.
+
+    Args:
+        k: k in μ_t = k/(m + t)^(1/2), or ^(1/3) with τ > 0.
+        m: m in μ_t.
+        c: c in α_{t+1} = c μ_t, or c μ_t² with τ > 0. None is 20 for τ = 0 and 40 for τ > 0.
 
     >>> import torch
     >>> super_adam(torch.nn.Linear(3, 1), tau=1.0).two_point
@@ -52,8 +57,13 @@ def storm(
     $$\eta_t = k/(\omega + \textstyle\sum_{i \le t} \|\hat g_i\|^2)^{1/3}, \quad x_{t+1} = x_t - \eta_t g_t, \quad
       g_{t+1} = \hat g_{t+1} + (1 - c\eta_t^2)(g_t - \nabla f(x_t; \xi_{t+1}))$$
 
-    Cutkosky and Orabona 2019. With $c\eta_t^2$ capped at 1. `lr` multiplies the step only. The presets
-    have the formula itself, `lr=1`, with which some of our networks diverge.
+    Cutkosky and Orabona 2019, with $c\eta_t^2$ capped at 1. `lr` multiplies the step only. The presets have `lr=1`,
+    which is the formula as published; some of our networks diverge with it.
+
+    Args:
+        k: factor of η_t.
+        omega: ω, first value of the sum of squared norms.
+        c: factor of η_t² in the weight of the newest gradient.
 
     >>> import torch
     >>> storm(torch.nn.Linear(3, 1)).two_point
@@ -94,7 +104,12 @@ def adam_plus(
     $$z_{t+1} = (1-\beta) z_t + \beta \nabla f\bigl((1-\tfrac1\beta) x_t + \tfrac1\beta x_{t+1}\bigr), \quad
       x_{t+1} = x_t - \gamma\beta^a z_t / \max(\|z_t\|^{1/2}, \varepsilon_0)$$
 
-    Liu et al. 2020, who recommend `lr=0.1`, as the presets for CIFAR have it: our networks hardly move with that.
+    Liu et al. 2020, who recommend `lr=0.1`; the presets for CIFAR have it. Our networks hardly move with that.
+
+    Args:
+        beta: weight of the newest gradient.
+        a: the step is multiplied by β^a.
+        eps_0: ε₀, the least root of the norm.
 
     >>> import torch
     >>> adam_plus(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["power"]
@@ -134,7 +149,7 @@ def mars(
 
     $$c_t = \hat g_t + \gamma \tfrac{\beta_1}{1-\beta_1} (\hat g_t - \nabla f(x_{t-1}; \xi_t))$$
 
-    Clipped to norm 1 in each tensor, it takes the gradient's place in AdamW (Yuan et al. 2024).
+    $c_t$, clipped to norm 1 in each tensor, replaces the gradient in AdamW (Yuan et al. 2024).
 
     >>> import torch
     >>> mars(torch.nn.Linear(3, 1)).two_point
@@ -171,7 +186,7 @@ def mars_approx(
 
 
 @method
-def super_adam_plus(
+def adamw_ahead(
     params: Any,
     lr: Any = 1e-2,
     betas: tuple[float, float] = (0.9, 0.99),
@@ -179,19 +194,23 @@ def super_adam_plus(
     weight_decay: float = 1e-2,
     **options: Any,
 ) -> SuperAdam:
-    r"""SUPER-ADAM⁺: AdamW with gradients taken ahead, and with the paper's λ.
+    r"""AdamW, ahead: AdamW with gradients taken ahead, and with the paper's λ.
 
     $$\hat g_t = \nabla f\bigl(x_t + \tfrac{1-\alpha_t}{\alpha_t}(x_t - x_{t-1})\bigr), \quad
       \alpha_t = \tfrac{1-\beta_1}{1-\beta_1^t}, \quad
       x_{t+1} = (1 - \gamma w) x_t - \gamma \hat m_t / (\sqrt{\hat v_t} + \lambda)$$
 
-    with Adam's averages of $\hat g_t$ and $\hat g_t^2$. Not in the paper: the best that a search for a composition
-    that beats tuned AdamW has found. One gradient per batch; one tensor more than AdamW keeps.
-    While it trains, the parameters hold the point in the brackets: measure inside of `with opt.at_x():`, and call
+    with Adam's averages of $\hat g_t$ and $\hat g_t^2$. A first search found it, without warm-up; with warm-up it is
+    behind AdamW. `super_adam_plus` is what the second search found. It takes one gradient per batch and keeps one
+    tensor more than AdamW. While training, the parameters hold the point in the brackets: evaluate inside of
+    `with opt.at_x():`, and call
     `flush()` at the end.
 
+    Args:
+        lam: λ, used as Adam's ε.
+
     >>> import torch
-    >>> super_adam_plus(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["lam"]
+    >>> adamw_ahead(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["lam"]
     0.0005
     """
     return adamw(params, lr, betas, lam, weight_decay, **{"iterate": Ahead(), **options})
@@ -212,9 +231,14 @@ def sdlbfgs(
 
     $$x_{t+1} = x_t - \gamma H_t^{-1} g_t$$
 
-    With $H_t^{-1}$ from the last pairs of moves and gradient differences (Wang et al. 2017), with momentum
-    (`alpha`) or variance reduction (`tau`) if asked. A smaller `delta` takes longer steps where the curvature is small,
-    and diverges where it is negative.
+    $H_t^{-1}$ comes from the last pairs of moves and gradient differences (Wang et al. 2017). `alpha` adds momentum,
+    `tau` variance reduction. A smaller `delta` takes longer steps where the curvature is small, and diverges where it
+    is negative.
+
+    Args:
+        history: number of pairs that are kept.
+        delta: δ, the least curvature.
+        alpha: weight of the newest gradient: 1 - momentum.
 
     >>> import torch
     >>> sdlbfgs(torch.nn.Linear(3, 1)).two_point

@@ -27,6 +27,10 @@ METHODS: dict[str, Builder] = {}
 def method(build: Builder) -> Builder:
     """Make a builder known to `create` and `list_methods`, under its own name.
 
+    Args:
+        build: a function of params, lr and options that returns a `SuperAdam`. The first line of its docstring says
+            what it is.
+
     >>> @method
     ... def plain(params, lr=1e-3, **options):
     ...     "plain: steps along the gradient."
@@ -49,9 +53,9 @@ def create(
         name: a name of `list_methods`.
         params: as for `SuperAdam`.
         lr: γ; default: the method's, or that of the preset.
-        preset: "cifar10", "cifar100", "imagenet", "wikitext2-lstm" or "wikitext2-transformer". Options given beside it
-            win.
-        **options: the builder's, and those of `SuperAdam`.
+        preset: "cifar10", "cifar100", "imagenet", "wikitext2-lstm" or "wikitext2-transformer". Other options given here
+            override it.
+        **options: options of the builder, and of `SuperAdam`.
 
     >>> import torch
     >>> opt = create("super_adam", torch.nn.Linear(3, 1), preset="imagenet", tau=1)
@@ -71,7 +75,10 @@ def create(
 
 
 def list_methods(pattern: str = "*") -> dict[str, str]:
-    """The methods whose names match, each with a line on what it is.
+    """The methods whose names match a pattern, each with a line that says what it is.
+
+    Args:
+        pattern: which names, with * and ?.
 
     >>> list_methods("*storm*")
     {'storm': 'variance reduction with one learning rate from the summed gradient norms'}
@@ -101,10 +108,11 @@ def _preset(name: str, task: str, options: dict[str, Any]) -> dict[str, Any]:
     return PRESETS[task][key]
 
 
-def checked(betas: tuple[float, float]) -> tuple[float, float]:
-    """Adam's two averaging weights, if they are ones."""
-    if not isinstance(betas, tuple | list) or len(betas) != 2:
-        raise ValueError(f"Invalid betas: {betas} (expected two numbers)")
+def checked(betas: tuple[float, ...], count: int = 2) -> tuple[float, ...]:
+    """The averaging weights of a method, if there are `count` of them and each is in [0, 1)."""
+    if not isinstance(betas, tuple | list) or len(betas) != count:
+        expected = {2: "two numbers", 3: "three numbers"}[count]
+        raise ValueError(f"Invalid betas: {betas} (expected {expected})")
     for i, beta in enumerate(betas):
         if not 0 <= beta < 1:
             raise ValueError(f"Invalid beta parameter at index {i}: {beta}")
@@ -112,23 +120,30 @@ def checked(betas: tuple[float, float]) -> tuple[float, float]:
 
 
 def average(beta: float, bias_correction: bool) -> Schedule:
-    """Adam's first average: corrected for its start at zero, or left so, which makes g_1 = (1-β) ĝ_1."""
+    """Adam's first average, with or without the correction for its start at zero; without, g_1 = (1-β) ĝ_1."""
     return BiasCorrected(beta) if bias_correction else Constant(alpha=1 - beta, first=1 - beta)
 
 
 def corrected(t: Any, betas: tuple[float, float], bias_correction: bool = True, **others: Any) -> Any:
-    """g_t over Adam's average m_t."""
+    """g_t divided by Adam's average m_t."""
     return 1 / (1 - betas[0] ** t) if bias_correction else 1.0
 
 
 def compose(params: Any, lr: Any, options: dict[str, Any], **composition: Any) -> SuperAdam:
-    """A method's composition, in which the user's own options win."""
+    """An optimizer with a method's composition. The user's options override it."""
+    own = composition.get("estimator")
+    if options.get("tau", 0) != 0 and own is not None and "estimator" not in options:
+        raise ValueError(
+            f"tau={options['tau']} is for line 11, and this method has an estimator of its own, {own}. For variance "
+            f"reduction with its matrix, write SuperAdam(params, lr, tau={options['tau']}, "
+            f"matrix={composition['matrix']})"
+        )
     return SuperAdam(params, lr, **{**composition, **options})
 
 
 def cook(
     name: str, own: dict[str, Any], params: Any, lr: Any, options: dict[str, Any], **composition: Any
 ) -> SuperAdam:
-    """The composition that a recipe makes of the method's own options, which stay in the param groups."""
+    """An optimizer with the parts that a recipe makes of the method's own options; the param groups keep these."""
     parts = RECIPES[name].parts(**own)
     return compose(params, lr, options, method={"type": name, "options": own}, **parts, **composition)

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from superadam.lab.comparison.jobs import needed
+from typing_extensions import Self
+
+from superadam.lab import own
+from superadam.lab.comparison.budgets import kept, rungs
+from superadam.lab.comparison.jobs import Job, complete, needed
 from superadam.lab.comparison.options import Options
+from superadam.lab.comparison.planner import Planner, child_environment
 from superadam.lab.comparison.planning import plan_of
-from superadam.lab.comparison.queue import RETRIES, Queue
+from superadam.lab.comparison.queue import RETRIES, Queue, known_plan
 from superadam.lab.comparison.records import Plan, Record, Results
+from superadam.lab.comparison.reuse import Reusable
 from superadam.lab.errors import WRONG, AllFailedError
 from superadam.lab.folders import environment
+from superadam.lab.packages import described, executing
 from superadam.lab.parallel import check_device
 
-__all__ = ["RESULTS", "carry_out", "compare", "place_of", "report"]
+__all__ = ["RESULTS", "carry_out", "compare", "place_of", "planned", "report"]
 
 RESULTS = "results.json"
 POLL = 1.0  # seconds
@@ -43,15 +53,56 @@ def compare(tasks: Sequence[str] = (), methods: Sequence[str] | None = None, **o
         methods: names of the zoo, with options behind them.
         options: the other fields of `Options`, such as `scale`, `trials`, `seeds`, `jobs` and `out`.
     """
+    if executing:
+        raise ValueError(
+            f"{executing[-1].path} calls lab.compare while it is loaded, as worker processes load it: put the call "
+            'behind `if __name__ == "__main__":`'
+        )
     asked = Options(tasks, methods, **options)
-    plan = plan_of(asked)
-    folder = place_of(plan, asked.out)
-    results = carry_out(plan, folder, asked.storage, asked.jobs)
+    begun = time.monotonic()
+    plan, folder, _ = planned(asked)
+    results = carry_out(plan, folder, asked.storage, asked.jobs, reuse=asked.reuse or (), begun=begun)
     report(results, folder)
     return results
 
 
 compare.__signature__ = inspect.signature(Options).replace(return_annotation="Results")  # type: ignore[attr-defined]
+
+
+def planned(options: Options) -> tuple[Plan, Path, str]:
+    """The plan, its folder, and what there is to say of it before it starts: what fits into the minutes.
+
+    With limits, a child process makes it: what hangs or leaks there is stopped, and is no part of this process.
+    """
+    begun, minutes = time.monotonic(), options.minutes
+    if minutes is None and options.run_seconds is None and options.run_memory is None:
+        plan = plan_of(options)
+        own.check_known(plan.tasks)
+        return plan, place_of(plan, options.out), ""
+    if options.task_file is None:
+        own.check_known(options.tasks)
+    with Planner(None if minutes is None else begun + 60 * minutes) as planner:
+        plan = planner.plan(options)
+        folder = place_of(plan, options.out)
+        if minutes is None:
+            return plan, folder, ""
+        storage, jobs = _storage(folder, options.storage), _jobs(options.jobs)
+        if (there := known_plan(storage, folder.resolve().name)) is not None:  # it goes on with what was chosen then
+            chosen = {name: getattr(there, name) for name in ("trials", "report_seeds", "minutes")}
+            return dataclasses.replace(plan, **chosen), folder, ""
+        pilots = planner.pilots(plan)
+    from superadam.lab.comparison import timing  # scipy takes a second to import
+
+    plan = timing.fitted(plan, minutes, max(1, jobs), pilots, time.monotonic() - begun)
+    return plan, folder, timing.said(plan, pilots, minutes)
+
+
+def _storage(folder: Path, storage: str | None) -> str:
+    return storage or f"sqlite:///{(folder / 'comparison.db').resolve()}"
+
+
+def _jobs(jobs: int | None) -> int:
+    return (os.cpu_count() or 1) if jobs is None else jobs
 
 
 def report(results: Results, folder: Path, source: Path | None = None) -> str:
@@ -72,33 +123,47 @@ def carry_out(
     storage: str | None = None,
     jobs: int | None = None,
     listener: Listener = lambda queue, records: None,
+    reuse: Sequence[str | Path] = (),
+    begun: float | None = None,
 ) -> Results:
-    """Make all runs of the plan, and write their results; if it is stopped, those that are there."""
+    """Make all runs of the plan, and write their results; if it is stopped, those that are there.
+
+    Runs of the folders to `reuse` are taken where they would be the same. The minutes of the plan are counted from
+    `begun` on, by `time.monotonic`.
+    """
+    begun = time.monotonic() if begun is None else begun
     folder.mkdir(parents=True, exist_ok=True)
-    storage = storage or f"sqlite:///{(folder / 'comparison.db').resolve()}"
-    name = folder.resolve().name
-    jobs = (os.cpu_count() or 1) if jobs is None else jobs
+    storage, name, jobs = _storage(folder, storage), folder.resolve().name, _jobs(jobs)
     if jobs:
         check_device(plan.device)
-    here = environment() | {"optuna": version("optuna"), "threads": 1, "jobs": jobs}
+    here = environment() | {"optuna": version("optuna"), "threads": 1, "jobs": jobs, "code": described("superadam")}
+    known = Reusable(reuse, plan, here)
+    if len(known):
+        here["reused"] = [str(place) for place in reuse]
     with Queue(storage, name, plan, here) as queue:
         queue.revive(counting=False)
         try:
             with Workers(storage, name, jobs, folder / "workers.log") as workers:
-                queue.end(_until_done(queue, workers, listener))
+                queue.end(_until_done(queue, workers, listener, known.of, begun))
         finally:  # if it is stopped, too
             results = queue.results()
             results.write(folder / RESULTS)
     return results
 
 
-def _until_done(queue: Queue, workers: Workers, listener: Listener) -> Plan:
+def _until_done(
+    queue: Queue,
+    workers: Workers,
+    listener: Listener,
+    made: Callable[[Job], Record | None] = lambda job: None,
+    begun: float = math.inf,
+) -> Plan:
     """Returns the plan whose runs are all made: another process may have extended it."""
     known: tuple[Plan, int] | None = None
     while True:
         plan, records = queue.plan, queue.records()
         if known != (plan, len(records)):
-            queue.put(needed(plan, records))
+            queue.put(needed(plan, records), made)
             known = plan, len(records)
             workers.forget()
         listener(queue, records)
@@ -107,17 +172,29 @@ def _until_done(queue: Queue, workers: Workers, listener: Listener) -> Plan:
                 f"The first {len(records)} runs have all failed: {records[-1].error or 'see workers.log'}. "
                 f"Mend it and choose another folder by --out"
             )
-        if len(records) >= plan_size(plan):
+        if complete(plan, records):
             return plan
+        if plan.minutes and time.monotonic() - begun > 60 * plan.minutes:
+            from superadam.lab.comparison.timing import in_time  # scipy takes a second to import
+
+            if (shorter := in_time(plan, records)) is not None and shorter != plan:
+                queue.shorten(shorter)
+                continue
         if workers.restart():
             queue.revive()
         time.sleep(POLL)
 
 
 def plan_size(plan: Plan) -> int:
-    """How many runs there will be."""
-    each = plan.trials * len(plan.tuning_seeds) + len(plan.report_seeds)
-    return len(plan.tasks) * len(plan.methods) * each
+    """How many runs there will be, without those of other budgets than equal gradients."""
+    found = 0
+    for task in plan.tasks:
+        trials = plan.trials
+        for amount in rungs(plan, task):
+            found += trials * len(plan.tuning_seeds)
+            trials = trials if amount is None else kept(plan, trials)
+        found += len(plan.report_seeds)
+    return len(plan.methods) * found
 
 
 class Workers:
@@ -151,19 +228,20 @@ class Workers:
             process.wait()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        # A process group of its own: Ctrl-C is for this process, which then ends them; nice is for all of a session.
+        code = "import os; os.setpgrp(); from superadam.lab.comparison import worker; worker.main()"
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-c", "from superadam.lab.comparison import worker; worker.main()"],
+                [sys.executable, "-c", code],
                 stdin=subprocess.PIPE,
+                bufsize=0,  # what a dead worker has not read must not come up again when its end is closed
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **one_thread},
-                process_group=0,  # Ctrl-C is for this process, which then ends them; nice is for all of a session
+                env=child_environment(),
             )
         assert process.stdin is not None
-        process.stdin.write(self._told)
-        process.stdin.flush()
+        with suppress(BrokenPipeError):  # it is dead already, which `restart` will see
+            process.stdin.write(self._told)
         return process
 
     def restart(self) -> int:

@@ -7,10 +7,10 @@ import json
 from typing import Any, Literal, TypeVar, get_args
 
 from superadam.lab.comparison.jobs import Job
-from superadam.lab.comparison.records import Record
+from superadam.lab.comparison.records import Plan, Record
 from superadam.lab.reading import json_of, typed
 
-__all__ = ["Entry", "Result", "State", "read", "text_of"]
+__all__ = ["Entry", "Result", "State", "plan_from", "read", "text_of"]
 
 State = Literal["waiting", "running", "done", "lost"]
 T = TypeVar("T")
@@ -76,7 +76,18 @@ class Entry:
 
 
 def text_of(found: Any) -> str:
-    return json.dumps(dataclasses.asdict(found))
+    """As JSON. What a job has by default is left out, so that earlier versions' jobs keep their digests."""
+    plain = dataclasses.asdict(found)
+    if isinstance(found, Job):
+        plain = {f.name: plain[f.name] for f in dataclasses.fields(Job) if plain[f.name] != f.default}
+    return json.dumps(plain)
+
+
+def plan_from(text: str) -> Plan:
+    """A plan from its `text_of`."""
+    plan = read(Plan, text, "the plan of the comparison")
+    space, *spaces = ({k: (low, high) for k, (low, high) in s.items()} for s in (plan.space, *plan.spaces.values()))
+    return dataclasses.replace(plan, space=space, spaces=dict(zip(plan.spaces, spaces, strict=True)))
 
 
 def read(cls: type[T], text: Any, where: str) -> T:

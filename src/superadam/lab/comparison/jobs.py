@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, Literal
 
+from superadam.lab.comparison.budgets import Budget, kept, lengths, rungs
 from superadam.lab.comparison.records import Plan, Record, criterion, final
+from superadam.lab.comparison.sampling import Tuned, proposed
 
-__all__ = ["Job", "best", "judged", "needed", "quiet", "scores"]
+__all__ = ["Job", "best", "complete", "judged", "needed", "scores"]
 
-SOBOL = 375  # a scrambling that leaves small gaps between 5 to 16 points on a line, and next to its ends
-TPE_STARTUP = 4  # trials before the sampler "tpe" looks at results
-
-Tuned = dict[str, Any]
 Place = tuple[str, str]
 """A task and a method."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A run to be made."""
+    """A run to be made. Its length is the task's gradient evaluations, or `amount`: gradient evaluations, or batches if
+    `budget` is "epochs"."""
 
     task: str
     method: str
@@ -30,34 +27,73 @@ class Job:
     trial: int
     seed: int
     options: tuple[tuple[str, float], ...]
+    budget: Budget = "gradients"
+    amount: int | None = None
 
     @classmethod
     def of(cls, record: Record) -> Job:
         options = tuple(record.options.items())
-        return cls(record.task, record.method, record.phase, record.trial, record.seed, options)
+        length = record.budget, record.amount
+        return cls(record.task, record.method, record.phase, record.trial, record.seed, options, *length)
 
     def record(
         self, status: Literal["finished", "diverged", "failed"], rows: list[dict[str, Any]], error: str = ""
     ) -> Record:
-        options = dict(self.options)
-        return Record(self.task, self.method, self.phase, self.trial, options, self.seed, status, rows, error)
+        return Record(**{**vars(self), "options": dict(self.options)}, status=status, rows=rows, error=error)
 
 
 def needed(plan: Plan, done: Iterable[Record]) -> list[Job]:
     """All runs that can be named by now, in the plan's order: tuning, and the report where tuning is done."""
+    found = _by_place(plan, done)
+    tuning, chosen = {}, {}
+    for (task, method), records in found.items():
+        tuning[task, method], chosen[task, method] = _tuning(plan, task, method, records)
+    jobs = []
+    for (task, method), records in found.items():
+        jobs += tuning[task, method]
+        ours, theirs = chosen[task, method], chosen.get((task, plan.baseline))
+        if ours is not None:
+            i, given = ours[0], tuple(ours[1].items())
+            for length in lengths(plan, task, records, found[task, plan.baseline] if theirs else None):
+                jobs += [Job(task, method, "report", i, seed, given, *length) for seed in plan.report_seeds]
+    return jobs
+
+
+def complete(plan: Plan, done: Iterable[Record]) -> bool:
+    """Whether all runs are made."""
+    records = list(done)
+    found = _by_place(plan, records)
+    if not all(best(plan, of_place) for of_place in found.values()):
+        return False
+    return {_name(job) for job in needed(plan, records)} <= {_name(r) for r in records}
+
+
+def _name(run: Job | Record) -> tuple[Any, ...]:
+    return run.task, run.method, run.phase, run.trial, run.seed, run.budget, run.amount
+
+
+def _by_place(plan: Plan, done: Iterable[Record]) -> dict[Place, list[Record]]:
     found: dict[Place, list[Record]] = {(task, method): [] for task in plan.tasks for method in plan.methods}
     for record in done:
         if (record.task, record.method) in found:
             found[record.task, record.method].append(record)
-    jobs = []
-    for (task, method), records in found.items():
-        for i, options in enumerate(_proposed(plan, scores(plan, records))):
-            jobs += [Job(task, method, "tune", i, seed, tuple(options.items())) for seed in plan.tuning_seeds]
-        chosen = best(plan, records)
-        if chosen is not None:
-            i, options = chosen
-            jobs += [Job(task, method, "report", i, seed, tuple(options.items())) for seed in plan.report_seeds]
-    return jobs
+    return found
+
+
+def _tuning(plan: Plan, task: str, method: str, records: list[Record]) -> tuple[list[Job], tuple[int, Tuned] | None]:
+    """The trials that can be named, from rung to rung; and the best at the end of the last one."""
+    trials = dict(enumerate(proposed(plan, method, scores(plan, records))))
+    jobs: list[Job] = []
+    for amount in rungs(plan, task):
+        for i, options in trials.items():
+            given = tuple(options.items())
+            jobs += [Job(task, method, "tune", i, s, given, "gradients", amount) for s in plan.tuning_seeds]
+        found = scores(plan, records, amount)
+        if (len(trials) < plan.trials and plan.halving is None) or any(i not in found for i in trials):
+            return jobs, None
+        order = sorted(trials, key=lambda i: (found[i][1], i))
+        trials = {i: trials[i] for i in sorted(order[: kept(plan, len(order))])} if amount is not None else trials
+    return jobs, (order[0], found[order[0]][0])
 
 
 def judged(record: Record) -> float:
@@ -65,11 +101,11 @@ def judged(record: Record) -> float:
     return final(record, criterion(record.rows[-1] if record.rows else ()))
 
 
-def scores(plan: Plan, records: Iterable[Record]) -> dict[int, tuple[Tuned, float]]:
+def scores(plan: Plan, records: Iterable[Record], amount: int | None = None) -> dict[int, tuple[Tuned, float]]:
     """Of each trial of one task and method that is complete: its options, and the mean final loss over the seeds."""
     by_trial: dict[int, dict[int, Record]] = {}
     for record in records:
-        if record.phase == "tune" and record.seed in plan.tuning_seeds:
+        if record.phase == "tune" and record.seed in plan.tuning_seeds and record.amount == amount:
             by_trial.setdefault(record.trial, {})[record.seed] = record
     result = {}
     for i, runs in sorted(by_trial.items()):
@@ -80,71 +116,6 @@ def scores(plan: Plan, records: Iterable[Record]) -> dict[int, tuple[Tuned, floa
 
 
 def best(plan: Plan, records: Iterable[Record]) -> tuple[int, Tuned] | None:
-    """The trial with the least loss, the first of several; None as long as one is missing."""
-    found = scores(plan, records)
-    if len(found) < plan.trials:
-        return None
-    i = min(found, key=lambda i: (found[i][1], i))
-    return i, found[i][0]
-
-
-# ------------------------------------------------------------------------------------------------ what is tried
-
-_kept: dict[str, list[Tuned]] = {}
-
-
-def _proposed(plan: Plan, found: Mapping[int, tuple[Tuned, float]]) -> list[Tuned]:
-    """The options of the trials so far. With "qmc" and "random": all, the same for every task and method."""
-    if plan.sampler == "tpe":
-        known = [found[i] for i in range(plan.trials) if i in found]
-        tried = [options for options, _ in known]
-        return tried if len(known) == plan.trials else [*tried, _next_of_tpe(plan, known)]
-    key = repr((plan.sampler, plan.trials, plan.space))
-    if key not in _kept:
-        _kept[key] = _drawn(plan)
-    return _kept[key]
-
-
-def _drawn(plan: Plan) -> list[Tuned]:
-    import optuna
-
-    sampler: optuna.samplers.BaseSampler = optuna.samplers.RandomSampler(seed=0)
-    if plan.sampler == "qmc":
-        with quiet():
-            sampler = optuna.samplers.QMCSampler(scramble=True, seed=SOBOL, independent_sampler=sampler)
-    study = _study(sampler)
-    study.ask(_distributions(plan))  # from which QMCSampler learns the space; it has no part in the sequence
-    return [dict(study.ask(_distributions(plan)).params) for _ in range(plan.trials)]
-
-
-def _next_of_tpe(plan: Plan, known: list[tuple[Tuned, float]]) -> Tuned:
-    import optuna
-
-    study = _study(optuna.samplers.TPESampler(seed=len(known), n_startup_trials=TPE_STARTUP))
-    space = _distributions(plan)
-    for options, loss in known:
-        study.add_trial(optuna.create_trial(params=options, distributions=space, value=loss))
-    return dict(study.ask(space).params)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the warning of Optuna that quasi-random numbers are experimental."""
-    import optuna
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        yield
-
-
-def _study(sampler: Any) -> Any:
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(sampler=sampler)
-
-
-def _distributions(plan: Plan) -> dict[str, Any]:
-    from optuna.distributions import FloatDistribution
-
-    return {name: FloatDistribution(low, high, log=True) for name, (low, high) in plan.space.items()}
+    """The trial of one task and method with the least loss, the first of several; None as long as one is missing."""
+    found = list(records)
+    return _tuning(plan, found[0].task, found[0].method, found)[1] if found else None

@@ -40,7 +40,7 @@ class Shown:
 
     def __call__(self, queue: Queue, records: list[Record]) -> None:
         plan = queue.plan  # another process may have extended it
-        now, done, all_ = time.monotonic(), len(records), plan_size(plan)
+        now, done, all_ = time.monotonic(), len(records), max(plan_size(plan), len(records))
         if self._first is None or done == self._first[1]:
             self._first = (now, done)  # what came before this process is not its pace
         begun, at = self._first
@@ -55,7 +55,7 @@ class Shown:
 
 def table(plan: Plan, records: list[Record]) -> Table:
     """Trials done, the best of them, and seeds of the report done."""
-    shown = Table("method", *plan.tasks, title="trials · best lr → validation loss · seeds of the report")
+    shown = Table("method", *plan.tasks, title="trials · best lr → validation loss · final runs")
     for method in plan.methods:
         cells = []
         for task in plan.tasks:

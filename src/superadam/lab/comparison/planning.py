@@ -3,38 +3,68 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Protocol
 
 from superadam._state.parts import nearest
 from superadam.lab import methods as known
 from superadam.lab import own
 from superadam.lab.comparison.ablations import ABLATIONS
 from superadam.lab.comparison.options import Options
-from superadam.lab.comparison.records import Plan
+from superadam.lab.comparison.records import BUDGETS, Plan
 from superadam.lab.errors import place_and
 from superadam.lab.folders import Config
+from superadam.lab.own_methods import placed, places
+from superadam.lab.packages import sources
+from superadam.lab.specs import resolved
 from superadam.lab.tasks import find
 
-__all__ = ["BASELINE", "SAMPLERS", "SPACE", "named", "plan_of"]
+__all__ = ["SAMPLERS", "SPACE", "Guard", "named", "plan_of", "unguarded"]
 
-BASELINE = "adamw"
 SAMPLERS = ("qmc", "random", "tpe")
 SPACE = {"lr": (3e-4, 10.0)}
 TUNING_SEEDS = 1000  # from here on; those of the report are from 0 on
 
 
-def plan_of(options: Options) -> Plan:
-    """The plan, checked: every task and every method has been made once."""
+class Guard(Protocol):
+    """Limits the user's code that is run inside. `what` names it; a file that is loaded may take longer than a run."""
+
+    def __call__(self, what: str, *, loading: bool = False) -> AbstractContextManager[None]: ...
+
+
+def unguarded(what: str, *, loading: bool = False) -> AbstractContextManager[None]:
+    """No limit."""
+    return nullcontext()
+
+
+def plan_of(options: Options, guard: Guard = unguarded, own_methods: Mapping[str, str | None] | None = None) -> Plan:
+    """The plan, checked: every task and every method has been made once.
+
+    Args:
+        options: what is asked for.
+        guard: limits the user's code.
+        own_methods: the `places` of the process that asks, by default this one.
+    """
     o, tasks, task_file = options, options.tasks, None
+    own_methods = places() if own_methods is None else own_methods
     if o.task_file is not None:
         task_file = str(Path(o.task_file).resolve())
-        defined = own.load(task_file)
+        with guard(task_file, loading=True):
+            defined = own.load(task_file)
         tasks = tasks or defined
     if not tasks:
         raise ValueError("No task: expected names of `superadam tasks`, or a task file")
     if o.sampler not in SAMPLERS:
         raise ValueError(f"Unknown sampler {o.sampler!r}: {nearest(o.sampler, SAMPLERS)}")
+    for name in o.equal or ():
+        if name not in BUDGETS:
+            raise ValueError(f"Unknown budget {name!r}: {nearest(name, BUDGETS)}")
+    if o.halving is not None and o.sampler == "tpe":
+        raise ValueError("--halving needs all trials at once, and the sampler tpe makes one after the other")
+    if o.halving is not None and o.halving < 2:
+        raise ValueError(f"Invalid halving: {o.halving} (expected 2 or more)")
     for name in ("trials", "seeds", "tuning_seeds"):
         if not 0 < (number := getattr(o, name)) < TUNING_SEEDS:
             raise ValueError(f"Invalid {name}: {number} (expected 1 to {TUNING_SEEDS - 1})")
@@ -42,11 +72,12 @@ def plan_of(options: Options) -> Plan:
         raise ValueError(
             f"Invalid first_seed: {o.first_seed} (expected 0 to {TUNING_SEEDS - o.seeds}; tuning has the rest)"
         )
-    chosen = _methods(o.methods, o.ablations)
+    chosen = _methods(o, lambda method: placed(resolved(method), own_methods, task_file))
+    baseline = next(iter(chosen))
     plan = Plan(
         tasks=list(dict.fromkeys(find(task).name for task in tasks)),
         methods=list(chosen),
-        baseline=BASELINE,
+        baseline=baseline,
         scale=o.scale,
         trials=o.trials,
         tuning_seeds=[TUNING_SEEDS + i for i in range(o.tuning_seeds)],
@@ -59,26 +90,42 @@ def plan_of(options: Options) -> Plan:
         task_digest=None if task_file is None else own.digest(task_file),
         device=o.device,
         compositions={name: method for name, method in chosen.items() if name != method},
+        spaces={name: space for name, method in chosen.items() if (space := known.space(method))},
+        packages=sources(chosen.values()),
+        warmup=o.warmup,
+        budgets=[name for name in BUDGETS if name in ("gradients", *(o.equal or ()))],
+        halving=o.halving,
+        run_seconds=o.run_seconds,
+        run_memory=o.run_memory,
     )
     for task in plan.tasks:
         plan.sizes[task] = {**find(task).compared.get(o.scale, {}), **(o.sizes or {})}
-        plan.budget_evals[task] = _checked(plan, task, o.budget_evals)
+        plan.budget_evals[task], plan.dimensions[task] = _checked(plan, task, o.budget_evals, guard)
     return plan
 
 
-def _methods(methods: Sequence[str] | None, ablations: bool) -> dict[str, str]:
-    """By name; AdamW is always there."""
-    chosen = {BASELINE: BASELINE}
-    for text in methods if methods is not None else ["paper"]:
-        if text == "paper":
-            chosen |= {name: name for name in known.PAPER}
-        else:
-            name, method = named(text)
+def _methods(o: Options, resolve: Callable[[str], str]) -> dict[str, str]:
+    """By name, the baseline first: a method, or the name that one of the methods was given."""
+    methods = list(o.methods) if o.methods is not None else ["paper"]
+    given = {named(text)[0]: text for text in reversed(methods) if text != "paper"}
+    baseline = given.get(o.baseline.strip(), o.baseline)
+    known.parse(resolve(named(baseline)[1]), names=given)
+    chosen: dict[str, str] = {}
+    for text in [baseline, *methods]:
+        for name, method in {m: m for m in known.PAPER}.items() if text == "paper" else [named(text)]:
+            method = resolve(method)
             if chosen.get(name, method) != method:
                 raise ValueError(f"Two methods of the name {name!r}: {chosen[name]} and {method}")
             known.parse(method)
             chosen[name] = method
-    return chosen | (ABLATIONS if ablations else {})
+    shown: dict[str, str] = {}
+    for name in chosen:
+        if (other := shown.setdefault(known.label(name), name)) != name:
+            raise ValueError(
+                f"Tables would write both {other!r} and {name!r} as {known.label(name)!r}: give one another name, "
+                f"or drop one (--baseline {name!r} is the method of that name)"
+            )
+    return chosen | (ABLATIONS if o.ablations else {})
 
 
 def named(text: str) -> tuple[str, str]:
@@ -91,25 +138,28 @@ def named(text: str) -> tuple[str, str]:
     return (found[1].strip(), found[2].strip()) if found else (text.strip(), text.strip())
 
 
-def _checked(plan: Plan, task: str, budget: int | None) -> int:
-    """The gradient evaluations of a run. Whatever cannot be made is found here, before anything has been run."""
+def _checked(plan: Plan, task: str, budget: int | None, guard: Guard) -> tuple[int, dict[str, int]]:
+    """The gradient evaluations of a run, and how large the task is. A task or method that cannot be built is found
+    here, before anything has been run."""
     found, sizes = find(task), plan.sizes[task]
-    workload = found.workload(plan.scale, 0, plan.data_dir, sizes)
-    try:
-        workload.loss(next(iter(workload.batches(0))))[0].backward()  # type: ignore[no-untyped-call]
-    except Exception as error:
-        why = place_and(error) or str(error)
-        raise ValueError(f"{task}: the gradient of a batch cannot be taken: {why}") from error
-    tried = {name: low for name, (low, _) in plan.space.items()}
+    with guard(f"{task}, the first gradient"):
+        workload = found.workload(plan.scale, 0, plan.data_dir, sizes)
+        try:
+            workload.loss(next(iter(workload.batches(0))))[0].backward()  # type: ignore[no-untyped-call]
+        except (Exception, SystemExit) as error:
+            why = place_and(error) or str(error)
+            raise ValueError(f"{task}: the gradient of a batch cannot be taken: {why}") from error
     for name in plan.methods:
-        method = plan.compositions.get(name, name)
-        for key in known.parse(method)[1].keys() & plan.space.keys():
+        method, space = plan.compositions.get(name, name), plan.space_of(name)
+        tried = {key: low for key, (low, _) in space.items()}
+        for key in known.parse(method)[1].keys() & space.keys():
             raise ValueError(
-                f"{name}: {key} is tuned, for all methods alike; leave it out, or give --tune {key}=low:high"
+                f"{name}: {key} is tuned, for all methods alike; leave it out, or give bounds, {key}=low:high"
             )
         try:
-            Config(task, method, decay=plan.decay)
-            known.make(found, workload, method, "lab", tried)
+            Config(task, method, decay=known.decay(method) or plan.decay, warmup=plan.warmup)
+            with guard(f"{task} with {name}, the optimizer"):
+                known.make(found, workload, method, "lab", tried)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{task} with {name}: {error}") from error
-    return budget or found.sizes(plan.scale, sizes)["epochs"] * workload.length
+    return budget or found.sizes(plan.scale, sizes)["epochs"] * workload.length, workload.dimensions()

@@ -13,17 +13,20 @@ import dataclasses
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Self
+from pathlib import Path
+from typing import Any
 
 import sqlalchemy
 from sqlalchemy import func, insert, select, update
+from typing_extensions import Self
 
-from superadam.lab.comparison.entries import Entry, Result, State, read, text_of
+from superadam.lab.comparison.entries import Entry, Result, State, plan_from, text_of
 from superadam.lab.comparison.jobs import Job
-from superadam.lab.comparison.records import VERSIONS, Plan, Record, Results, check_environment
+from superadam.lab.comparison.records import BUDGETS, VERSIONS, Plan, Record, Results, check_environment
 from superadam.lab.comparison.storage import (
+    FILE,
     comparisons,
     connected,
     known,
@@ -33,10 +36,11 @@ from superadam.lab.comparison.storage import (
     runs,
     sound,
 )
+from superadam.lab.comparison.tuning import length
 from superadam.lab.identity import gone, here, this
 from superadam.lab.reading import json_of
 
-__all__ = ["BEAT", "GRACE", "RETRIES", "Queue"]
+__all__ = ["BEAT", "GRACE", "RETRIES", "Queue", "known_plan"]
 
 BEAT, GRACE = 5, 30  # seconds between signs of life, and without one until a worker is taken for dead
 RETRIES = 3  # of a run whose worker died
@@ -52,7 +56,7 @@ class Queue:
         plan: to begin one, or to go on with one of the same plan, or of one that it extends. Without it, one must be
             there.
         environment: of this process, for the results. It replaces that of a plan that is extended, or of other
-            versions; theirs are kept under "earlier".
+            code; theirs are kept under "earlier".
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class Queue:
                 values = {"plan": text_of(plan), "environment": json.dumps(environment)}
                 connection.execute(insert(comparisons).values(name=self.name, **values))
                 return
-            there = _plan(found.plan)
+            there = plan_from(found.plan)
             if names := plan.unlike(there):
                 differ = ", ".join(f"{k} ({getattr(there, k)} there, {getattr(plan, k)} here)" for k in names)
                 raise ValueError(
@@ -92,7 +96,7 @@ class Queue:
                     "and seeds can be added to it; for anything else, choose another folder by --out"
                 )
             before = _environment(found.environment)
-            if plan == there and all(before.get(k) == environment.get(k) for k in VERSIONS):
+            if plan == there and all(before.get(k) == environment.get(k) for k in (*VERSIONS, "code")):
                 environment = before
             else:
                 earlier = [*before.pop("earlier", []), {**before, "report_seeds": there.report_seeds}]
@@ -100,10 +104,21 @@ class Queue:
             values = {"plan": text_of(plan), "environment": json.dumps(environment)}
             connection.execute(update(comparisons).where(mine).values(ended=None, **values))
 
+    def shorten(self, plan: Plan) -> None:
+        """Go by a plan with fewer seeds of the report from now on."""
+        with self._engine.begin() as connection:
+            mine = comparisons.c.name == self.name
+            connection.execute(update(comparisons).where(mine).values(plan=text_of(plan)))
+
     @property
     def plan(self) -> Plan:
         """As it is now: another process may have extended it."""
-        return _plan(self._comparison().plan)
+        return plan_from(self._comparison().plan)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Of the process that has begun, or extended, the comparison."""
+        return _environment(self._comparison().environment)
 
     def _comparison(self) -> Any:
         with self._engine.begin() as connection:
@@ -124,14 +139,16 @@ class Queue:
 
     # ------------------------------------------------------------------------------------------------ to be done
 
-    def put(self, jobs: list[Job]) -> None:
-        """Add those that are not there yet."""
+    def put(self, jobs: list[Job], made: Callable[[Job], Record | None] = lambda job: None) -> None:
+        """Add those that are not there yet, done if they are `made` already."""
         with self._engine.begin() as connection:
             there = set(connection.scalars(select(runs.c.digest).where(runs.c.comparison == self.name)))
-        for text in dict.fromkeys(map(text_of, jobs)):
+        for text, job in {text_of(job): job for job in jobs}.items():
             digest = hashlib.sha256(text.encode()).hexdigest()
             if digest not in there:
                 row = {"comparison": self.name, "digest": digest, "job": text, "state": "waiting", "deaths": 0}
+                if (record := made(job)) is not None:
+                    row |= {"state": "done", "result": text_of(Result.of(record))}
                 with suppress(sqlalchemy.exc.IntegrityError), self._engine.begin() as connection:
                     connection.execute(insert(runs).values(row))  # refused if another process has just done it
 
@@ -170,13 +187,14 @@ class Queue:
         """A run that nobody else makes, kept alive while it is made; None if there is none."""
         plan, me = self.plan, json.dumps(this())
         claim = {"state": "running", "worker": me, "alive": func.current_timestamp()}
-        for entry in sorted(self.entries("waiting"), key=lambda e: (e.job.phase != "report", e.id)):
+        for entry in sorted(self.entries("waiting"), key=_order if plan.minutes else _reports_first):
             if plan.needs(entry.job) and self._change(entry, "waiting", to=claim):
                 break
         else:
             yield None
             return
-        entry, taken, counting = dataclasses.replace(entry, holder=me), Taken(entry.job), True
+        entry, counting = dataclasses.replace(entry, holder=me), True
+        taken = Taken(entry.job, lambda record: self._finish(entry, me, record))
         try:
             with self._kept_alive(entry):
                 yield taken
@@ -186,9 +204,13 @@ class Queue:
         finally:
             if taken.record is None:
                 self._give_back(entry, counting=counting)
-            else:  # also if this worker was taken for dead meanwhile
-                done = {"state": "done", "worker": me, "result": text_of(Result.of(taken.record))}
-                self._change(entry, "waiting", "running", to=done)
+            else:
+                taken.finish(taken.record)
+
+    def _finish(self, entry: Entry, me: str, record: Record) -> None:
+        """Also if this worker was taken for dead meanwhile."""
+        done = {"state": "done", "worker": me, "result": text_of(Result.of(record))}
+        self._change(entry, "waiting", "running", to=done)
 
     @contextmanager
     def _kept_alive(self, entry: Entry) -> Iterator[None]:
@@ -248,7 +270,7 @@ class Queue:
     def results(self) -> Results:
         """What there is, in the plan's order."""
         plan, phases = self.plan, ("tune", "report")
-        environment = _environment(self._comparison().environment)
+        environment = self.environment
         environment["hosts"] = sorted({e.worker["host"] for e in self.entries("done") if e.worker is not None})
         records = sorted(
             self.records(),
@@ -256,6 +278,8 @@ class Queue:
                 plan.tasks.index(r.task),
                 plan.methods.index(r.method),
                 phases.index(r.phase),
+                BUDGETS.index(r.budget),
+                length(r),
                 r.trial,
                 r.seed,
             ),
@@ -268,12 +292,34 @@ class Taken:
     """A run that is being made. Without a record in the end, it goes back."""
 
     job: Job
+    finish: Callable[[Record], None]
+    """Leaves a record at once."""
     record: Record | None = None
 
 
-def _plan(text: str) -> Plan:
-    plan = read(Plan, text, "the plan of the comparison")
-    return dataclasses.replace(plan, space={k: (low, high) for k, (low, high) in plan.space.items()})
+def _reports_first(entry: Entry) -> tuple[Any, ...]:
+    return entry.job.phase != "report", entry.id
+
+
+def _order(entry: Entry) -> tuple[Any, ...]:
+    """Tuning, then one seed of the report after the other, for all methods: when the time is over, seeds are whole."""
+    report = entry.job.phase == "report"
+    return report, entry.job.seed if report else 0, entry.id
+
+
+def known_plan(storage: str, name: str) -> Plan | None:
+    """The plan of a comparison, if there is one of this name."""
+    path = storage.removeprefix(FILE)
+    if storage.startswith(FILE) and not Path(path).exists():
+        return None
+    with sound(storage):
+        engine = connected(storage)
+        there = name in known(engine)
+        engine.dispose()
+    if not there:
+        return None
+    with Queue(storage, name) as queue:
+        return queue.plan
 
 
 def _environment(text: str) -> dict[str, Any]:

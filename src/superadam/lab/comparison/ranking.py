@@ -13,7 +13,7 @@ from scipy import stats
 from superadam.lab.comparison.intervals import LEVEL
 from superadam.lab.comparison.outcomes import Outcome
 
-__all__ = ["Ranks", "profile", "ranks_of"]
+__all__ = ["Ranks", "profile", "ranks_of", "studentized"]
 
 
 class Ranked(Protocol):
@@ -50,12 +50,12 @@ def ranks_of(tasks: Sequence[Ranked], methods: list[str]) -> Ranks:
     p = math.nan
     if k >= 3 and n >= 2:
         p = float(stats.friedmanchisquare(*table.T).pvalue) if np.ptp(table, axis=1).any() else 1.0
-    critical = _studentized(k) * math.sqrt(k * (k + 1) / (6 * n)) if k >= 3 else math.nan
+    critical = studentized(k) * math.sqrt(k * (k + 1) / (6 * n)) if k >= 3 else math.nan
     return Ranks(dict(zip(present, table.mean(0).tolist(), strict=True)), n, p, critical)
 
 
 @cache
-def _studentized(k: int) -> float:
+def studentized(k: int) -> float:
     """Nemenyi's q for k methods (Demšar, JMLR 7, 2006)."""
     return float(stats.studentized_range.ppf(LEVEL, k, math.inf)) / math.sqrt(2)
 

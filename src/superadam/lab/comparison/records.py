@@ -8,18 +8,36 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, get_args
+
+from typing_extensions import Self
 
 from superadam.checkpoint.disk import write_text
 from superadam.lab.reading import json_file, typed
 
-__all__ = ["VERSIONS", "Plan", "Record", "Results", "check_environment", "criterion", "final", "known"]
+__all__ = [
+    "BUDGETS",
+    "VERSIONS",
+    "Budget",
+    "Plan",
+    "Record",
+    "Results",
+    "check_environment",
+    "criterion",
+    "final",
+    "known",
+]
 
 VERSIONS = ("superadam", "torch", "python", "optuna", "cuda")
 """What of an environment changes numbers."""
 LARGEST = 1e100
 """Larger numbers count as infinite: their squares and sums could be. float32 ends at 3e38."""
+NEUTRAL = ("run_seconds", "run_memory", "minutes", "dimensions")
+"""Fields of a plan that change no number."""
 Row = dict[str, Any]
+Budget = Literal["gradients", "epochs", "seconds"]
+BUDGETS: tuple[Budget, ...] = get_args(Budget)
+"""What is equal for all methods in the runs of a report."""
 
 
 class RunKey(Protocol):
@@ -63,11 +81,34 @@ class Plan:
     sizes: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     """By task: what differs from the sizes of the scale, such as the batch."""
     device: str = "cpu"
+    spaces: dict[str, dict[str, tuple[float, float]]] = dataclasses.field(default_factory=dict)
+    """By method: what it tunes beside `space`, or within other bounds."""
+    packages: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Files and packages that methods come from, with their versions and digests."""
+    warmup: float = 0.0
+    """The part of a run in which the learning rate grows to its value."""
+    budgets: list[Budget] = dataclasses.field(default_factory=lambda: ["gradients"])
+    """What is equal in the runs of the report; those of tuning have equal gradients."""
+    halving: int | None = None
+    """Of the trials, one in so many goes on to runs that are so many times longer; None for all."""
+
+    run_seconds: float | None = None
+    run_memory: float | None = None
+    """Limits of a run: seconds, and gigabytes of its process."""
+    minutes: float | None = None
+    """The time that trials and seeds were chosen for. When it is over, seeds that not all methods have are dropped."""
+    dimensions: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    """By task: its parameters, training examples (or words) and batch, for the report."""
 
     def __post_init__(self) -> None:
-        for name, (low, high) in self.space.items():
+        every = [(k, v) for space in (self.space, *self.spaces.values()) for k, v in space.items()]
+        for name, (low, high) in every:
             if not 0 < low < high < math.inf:
                 raise ValueError(f"Invalid bounds of {name}: {low}:{high} (expected 0 < low < high)")
+
+    def space_of(self, method: str) -> dict[str, tuple[float, float]]:
+        """What is tuned of a method."""
+        return {**self.space, **self.spaces.get(method, {})}
 
     def needs(self, run: RunKey) -> bool:
         """Whether a run is part of it."""
@@ -83,12 +124,12 @@ class Plan:
         mine, others = dataclasses.asdict(self), dataclasses.asdict(other)
         found = []
         for name, value in others.items():
-            if name in ("tasks", "methods", "report_seeds"):
+            if name in ("tasks", "methods", "report_seeds", "budgets"):
                 holds = set(value) <= set(mine[name])
-            elif name in ("budget_evals", "compositions", "sizes"):
+            elif name in ("budget_evals", "compositions", "sizes", "spaces", "packages"):
                 holds = all(mine[name].get(k) == v for k, v in value.items())
             else:
-                holds = mine[name] == value
+                holds = mine[name] == value or name in NEUTRAL
             if not holds:
                 found.append(name)
         return found
@@ -113,6 +154,9 @@ class Record:
     rows: list[Row]
     error: str = ""
     """Why it failed."""
+    budget: Budget = "gradients"
+    amount: int | None = None
+    """Of the budget, where it is not the task's: gradient evaluations, or batches with equal epochs."""
 
 
 @dataclasses.dataclass
@@ -137,6 +181,21 @@ class Results:
         )
         records = [r for r in self.records if r.task in chosen and (r.phase == "tune" or r.seed in kept)]
         return dataclasses.replace(self, plan=part, records=records)
+
+    @property
+    def budgets(self) -> list[Budget]:
+        """What is equal in some runs of the report."""
+        return [b for b in BUDGETS if any(r.phase == "report" and r.budget == b for r in self.records)]
+
+    def under(self, budget: Budget) -> Self:
+        """With the runs of another budget in the place of those with equal gradients, where the two differ."""
+        there = {(r.task, r.method) for r in self.records if r.budget == budget}
+        kept = [
+            dataclasses.replace(r, budget="gradients")
+            for r in self.records
+            if r.phase == "tune" or r.budget == (budget if (r.task, r.method) in there else "gradients")
+        ]
+        return dataclasses.replace(self, records=kept)
 
     def lacks(self, other: Results) -> list[Record]:
         """The runs of the other that are not here."""
@@ -179,7 +238,7 @@ def check_environment(environment: Any, where: str) -> None:
 
 
 def _key(r: Record) -> tuple[Any, ...]:
-    return r.task, r.method, r.phase, r.trial, r.seed
+    return r.task, r.method, r.phase, r.trial, r.seed, r.budget, r.amount
 
 
 def known(value: Any) -> float:

@@ -59,6 +59,8 @@ class Comparison:
     n: int
     times: dict[str, Ratio]
     evidence: Evidence | None = None
+    error: float = math.nan
+    """The standard error of the mean that `finals` is of: over seeds, with the options that tuning has chosen."""
     p: float = math.nan
     """Corrected."""
 
@@ -143,14 +145,13 @@ def _task(results: Results, name: str, methods: list[str]) -> TaskStatistics:
     by = criterion(names)
     outcomes = {}
     for m in methods:
-        runs = {r.seed: r for r in records if r.method == m and r.phase == "report"}
+        runs = {r.seed: r for r in records if (r.method, r.phase, r.budget) == (m, "report", "gradients")}
         outcomes[m] = Outcome(name, m, dict(sorted(runs.items())), by, names)
     finals = list(outcomes[results.plan.baseline].finals.values())
     target = float(np.median(finals)) if finals else math.inf
     tuned = {m: [r for r in records if r.method == m and r.phase == "tune"] for m in methods}
     chosen = {m: next((r.trial for r in o.runs.values()), None) for m, o in outcomes.items()}
-    keys = list(results.plan.space)
-    trials = {m: trials_of(tuned[m], by, keys, chosen[m]) for m in methods}
+    trials = {m: trials_of(tuned[m], by, list(results.plan.space_of(m)), chosen[m]) for m in methods}
     return TaskStatistics(name, names, by, target, outcomes, {}, trials)
 
 
@@ -232,6 +233,8 @@ def _compare(method: str, tasks: list[Pairs]) -> Comparison:
     lost, lost_theirs = (sum(math.isinf(v) for v in side) for side in (ours, theirs))
     made = Comparison(method, finals.exp() if relative else finals, relative, lost, lost_theirs, len(seeds), times)
     made.evidence = evidence(both)
+    if len(both) > 1:
+        made.error = float(np.std(both, ddof=1)) / math.sqrt(len(both))
     return made
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from superadam.lab.comparison.cautions import cautions_of, listed
 from superadam.lab.comparison.intervals import Estimate
-from superadam.lab.comparison.records import VERSIONS, Results
+from superadam.lab.comparison.judging import OUTCOMES, Judgement, judged
+from superadam.lab.comparison.power import statement
+from superadam.lab.comparison.records import Results
 from superadam.lab.comparison.statistics import Comparison, Ratio, Statistics, analyse
-from superadam.lab.methods import PAPER
+from superadam.lab.methods import label
 
 __all__ = [
     "Finding",
@@ -23,14 +26,26 @@ __all__ = [
     "verdict",
 ]
 
-OUTCOMES = ("better", "worse", "lost", "same", "none")
 PHRASES = {
     "better": ("{names} {are} better than {against}", "{names} {are} better"),
     "worse": ("{names} {are} worse than {against}", "{names} {are} worse"),
-    "lost": ("{names} lost more runs than {against}", "{names} lost more runs"),
-    "same": ("No difference to {against} could be shown for {names}", "no difference could be shown for {names}"),
+    "unsure": (
+        "{names} {differ} from {against} by no more than re-tuning could change",
+        "{names} {differ} by no more than re-tuning could change",
+    ),
+    "lost": (
+        "{names} had more diverged or failed runs than {against}",
+        "{names} had more diverged or failed runs",
+    ),
+    "same": ("No significant difference from {against} for {names}", "no significant difference for {names}"),
 }
-"""Of the headline: the first one says against what."""
+"""Parts of the headline. The first part names the baseline and the tasks."""
+_TUNING = (
+    "p and the intervals take the tuned options as given. With the noise of these runs, tuning on {seeds} could have "
+    "chosen other options. With this uncertainty added, some differences are not significant; more --tuning-seeds "
+    "would tell."
+)
+MOST_NEEDS = 3  # that the headline repeats
 WORDS = {"valid_loss": "validation loss", "train_loss": "training loss"}
 
 
@@ -40,9 +55,9 @@ class Finding:
 
     method: str
     outcome: str
-    """"better", "worse", "lost" (more runs than the baseline), "same" (no difference shown) or "none" (no runs)."""
+    """One of `judging.OUTCOMES`."""
     text: str
-    """By how much, and how sure."""
+    """By how much, and how sure; and what would be enough to tell, if this is not."""
 
 
 @dataclasses.dataclass
@@ -50,23 +65,35 @@ class Verdict:
     """What a comparison says. `text` is for a terminal."""
 
     headline: str
+    """What the runs can tell, in one sentence. If that is nothing, `decided` is False, and reports print it plainly."""
     findings: list[Finding]
-    """Over all tasks; those of the one task if there is but one."""
+    """Over all tasks; those of the one task if there is only one."""
     tasks: dict[str, list[Finding]]
     headings: dict[str, str]
-    """What stands above the findings of each outcome."""
+    """The heading above the findings of each outcome."""
     basis: str
     """What was compared, and how."""
     cautions: list[str]
+    budgets: dict[str, list[Finding]] = dataclasses.field(default_factory=dict)
+    """The findings with equal epochs or equal seconds instead of equal gradients, by what is equal."""
+    power: str = ""
+    """How small a difference the runs could detect."""
+    undecided: str = ""
+    """For which methods the runs are not enough to tell, and what would be; empty if the headline says it."""
+    decided: bool = True
+    """Whether the headline is a verdict on some method."""
 
     @property
     def text(self) -> str:
-        lines = [self.headline, self.basis, "", *self._lines(self.findings)]
+        lines = [text for text in (self.headline, self.undecided, self.basis, self.power) if text]
+        lines += ["", *self._lines(self.findings)]
         if len(self.tasks) > 1:
             for task, findings in self.tasks.items():
                 lines += ["", f"On {task} alone", *self._lines(findings)]
+        for budget, findings in self.budgets.items():
+            lines += ["", f"With equal {budget} (separate runs)", *self._lines(findings)]
         if self.cautions:
-            lines += ["", *(f"Look: {caution}" for caution in self.cautions)]
+            lines += ["", *(f"Note: {caution}" for caution in self.cautions)]
         return "\n".join(lines)
 
     def groups(self, findings: list[Finding]) -> list[tuple[str, str, list[Finding]]]:
@@ -85,52 +112,71 @@ class Verdict:
 def verdict(results: Results, found: Statistics | None = None) -> Verdict:
     """In words; of statistics, if they are known already."""
     found = found or analyse(results)
-    tasks = {name: _findings(found, task.comparisons) for name, task in found.tasks.items()}
-    findings = _findings(found, found.overall) if len(tasks) > 1 else next(iter(tasks.values()), [])
+    said = judged(results, found)
+    tasks = {name: _findings(found, task.comparisons, said[name]) for name, task in found.tasks.items()}
+    findings = _findings(found, found.overall, said[None]) if len(tasks) > 1 else next(iter(tasks.values()), [])
     n = len(results.plan.report_seeds)
     theirs = label(found.baseline)
     headings = {
         "better": f"Better than {theirs}",
         "worse": f"Worse than {theirs}",
-        "lost": f"More runs that diverged or failed than {theirs}, and no other difference shown",
-        "same": f"No difference to {theirs} that {'these ' if n > 1 else ''}{_count(n, 'seed')} could show",
-        "none": f"Nothing to compare, for want of runs with the same seeds as {theirs}'s",
+        "unsure": f"Different from {theirs}, but by no more than re-tuning could change",
+        "insufficient": "Not enough to tell",
+        "lost": f"More diverged or failed runs than {theirs}, no other significant difference",
+        "same": f"No significant difference from {theirs} ({_count(n, 'seed')})",
+        "none": f"Not compared: no runs with the same seeds as {theirs}",
     }
     if not all(c.relative for task in found.tasks.values() for c in task.comparisons.values()) and len(tasks) > 1:
         headings["none"] = "Not compared on all tasks together: losses that are not positive have no ratio"
-    return Verdict(_headline(found, findings), findings, tasks, headings, _basis(found, n), _cautions(results, found))
+    budgets = {str(b): verdict(results.under(b)).findings for b in results.budgets if b != "gradients"}
+    cautions = cautions_of(results, found)
+    if any(f.outcome == "unsure" for group in (findings, *tasks.values()) for f in group):
+        cautions.append(_TUNING.format(seeds=_count(len(results.plan.tuning_seeds), "seed")))
+    headline, undecided = _headline(found, findings), _undecided(found, findings, said[_place(found)])
+    return Verdict(
+        headline or undecided or f"There is nothing to compare with {theirs} {_where(found)}.",
+        findings,
+        tasks,
+        headings,
+        _basis(found, n),
+        cautions,
+        budgets,
+        statement(found, n),
+        undecided if headline else "",
+        bool(headline),
+    )
 
 
-def _findings(found: Statistics, comparisons: dict[str, Comparison]) -> list[Finding]:
-    """Better ones first, each kind by its loss."""
+def _findings(found: Statistics, comparisons: dict[str, Comparison], judgements: dict[str, Judgement]) -> list[Finding]:
+    """Better methods first, then in the order of `OUTCOMES`; within one outcome, the lowest loss first."""
     made = []
-    for m in found.methods:
-        if m == found.baseline:
-            continue
+    for m, (outcome, needs) in judgements.items():
         c = comparisons.get(m)
-        outcome = "none" if c is None or c.n == 0 else c.outcome
         key = (OUTCOMES.index(outcome), c.finals.value if c and not math.isnan(c.finals.value) else math.inf)
         text = "no runs" if c is None or c.n == 0 else "; ".join(_parts(c, label(found.baseline)))
-        made.append((key, Finding(m, outcome, text)))
+        enough = f". Needed to tell: {listed(list(needs))}" if needs else ""
+        made.append((key, Finding(m, outcome, text + enough)))
     return [finding for _, finding in sorted(made, key=lambda pair: pair[0])]
 
 
 def _parts(c: Comparison, theirs: str) -> list[str]:
-    parts = [f"final loss {losses(c)}" if c.finals.n else "no seed on which both came to the end"]
+    parts = [f"final loss {losses(c)}" if c.finals.n else "no seed on which both runs finished"]
     if not math.isnan(c.p):
         parts.append(f"p {probability(c.p)}")
     if c.lost or c.lost_baseline:
-        parts.append(f"{c.lost} of {_count(c.n, 'seed')} lost ({theirs}: {c.lost_baseline})")
+        parts.append(f"{c.lost} of {_count(c.n, 'run')} diverged or failed ({theirs}: {c.lost_baseline})")
     if "gradient_evaluations" in c.times:
         parts.append(_reach(c.times["gradient_evaluations"], theirs))
     return parts
 
 
 def losses(c: Comparison) -> str:
-    """How final losses differ: 12 % lower (8 % to 16 % lower)."""
+    """How final losses differ: 12 % lower (8 % to 16 % lower). Losses that are not positive have a difference."""
     e = c.finals
     if not c.relative:
-        return figure(e.value) + ("" if math.isnan(e.low) else f" ({figure(e.low)} to {figure(e.high)})") + " more"
+        return f"difference {figure(e.value)}" + (
+            "" if math.isnan(e.low) else f" ({figure(e.low)} to {figure(e.high)})"
+        )
     if math.isnan(e.low):
         return change(e.value)
     low, high = sorted([e.low, e.high], key=lambda r: abs(r - 1) if (e.low < 1) == (e.high < 1) else r)
@@ -159,7 +205,7 @@ def interval(e: Estimate) -> str:
 
 def _reach(ratio: Ratio, theirs: str) -> str:
     if ratio.reached == ratio.runs:
-        return f"{interval(ratio.estimate)} times the evaluations to target"
+        return f"{interval(ratio.estimate)} times the evaluations to reach the target"
     return f"target reached by {ratio.reached} of {_count(ratio.runs, 'run')} ({theirs}: {ratio.reached_baseline})"
 
 
@@ -197,85 +243,55 @@ def probability(p: float) -> str:
     return "≤ 0.001" if p <= 0.001 else f"= {p:.2g}" if p < 0.995 else "= 1"
 
 
-def label(method: str) -> str:
-    """As the paper writes it."""
-    return {"adamw": "AdamW", **PAPER}.get(method, method)
-
-
 # ------------------------------------------------------------------------------------------------ all of it
 
 
+def _place(found: Statistics) -> str | None:
+    """Where the headline's findings are from: the only task, or all of them."""
+    return next(iter(found.tasks)) if len(found.tasks) == 1 else None
+
+
+def _where(found: Statistics) -> str:
+    return f"on {_place(found)}" if len(found.tasks) == 1 else f"on these {len(found.tasks)} tasks together"
+
+
 def _headline(found: Statistics, findings: list[Finding]) -> str:
-    theirs, n = label(found.baseline), len(found.tasks)
-    if not any(o.finished for t in found.tasks.values() for o in [t.outcomes[found.baseline]]):
-        return f"{theirs}, the baseline, has no finished run: there is nothing to compare with."
-    where = f"on {next(iter(found.tasks))}" if n == 1 else f"on these {n} tasks together"
+    """Empty if nothing can be said of any method."""
+    theirs = label(found.baseline)
+    if found.tasks and not any(t.outcomes[found.baseline].finished for t in found.tasks.values()):
+        return ""
     parts: list[str] = []
     for outcome, (first, later) in PHRASES.items():
         names = [label(f.method) for f in findings if f.outcome == outcome]
         if names:
             phrase = later if parts else first
-            are = "is" if len(names) == 1 else "are"
-            parts.append(phrase.format(names=_list(names), are=are, against=f"tuned {theirs} {where}"))
-    if not parts:
-        return f"There is nothing to compare with {theirs} {where}."
-    return f"{'; '.join(parts)}."
+            are, differ = ("is", "differs") if len(names) == 1 else ("are", "differ")
+            against = f"tuned {theirs} {_where(found)}"
+            parts.append(phrase.format(names=listed(names), are=are, differ=differ, against=against))
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _undecided(found: Statistics, findings: list[Finding], judgements: dict[str, Judgement]) -> str:
+    theirs = label(found.baseline)
+    if not any(t.outcomes[found.baseline].finished for t in found.tasks.values()):
+        return f"{theirs}, the baseline, has no finished run: there is nothing to compare with."
+    methods = [f.method for f in findings if f.outcome == "insufficient"]
+    if not methods:
+        return ""
+    needs = list(dict.fromkeys(need for m in methods for need in judgements[m].needs))
+    enough = listed(needs) if len(needs) <= MOST_NEEDS else "see the list below"
+    names, are = listed([label(m) for m in methods]), "is" if len(methods) == 1 else "are"
+    whether = f"whether {names} {are} better or worse than tuned {theirs} {_where(found)}"
+    return f"Not enough to tell {whether}. Needed: {enough}."
 
 
 def _basis(found: Statistics, seeds: int) -> str:
-    kinds = _list(sorted({WORDS[t.criterion] for t in found.tasks.values()}, reverse=True) or ["loss"])
-    text = f"What decides: the {kinds} at the end of equal numbers of gradient evaluations, paired by seed. "
+    kinds = listed(sorted({WORDS[t.criterion] for t in found.tasks.values()}, reverse=True) or ["loss"])
+    text = f"Criterion: the {kinds} after an equal number of gradient evaluations, paired by seed. "
     if seeds < 2:
-        return text + "One seed has no interval."
+        return text + "One seed gives no interval."
     many = f", corrected for {found.family} comparisons by Holm's method" if found.family > 1 else ""
     return (
         f"{text}In brackets: 95 % intervals. p: Student's test of the logarithms of the ratios{many}. "
         f"Target: {label(found.baseline)}'s median final loss."
     )
-
-
-def _list(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _cautions(results: Results, found: Statistics) -> list[str]:
-    made = []
-    theirs = label(found.baseline)
-    for task in found.tasks.values():
-        if task.outcomes[found.baseline].runs and math.isinf(task.target):
-            made.append(f"{task.name}: at least half of {theirs}'s runs did not finish, so there is no target.")
-        edges = [(label(m), k, side) for m, t in task.trials.items() for k, side in t.edges.items()]
-        for side in ("lowest", "highest"):
-            at = [f"{m} ({k})" for m, k, s in edges if s == side]
-            if at:
-                best = f"the best value is the {side} that was tried, for {_list(at)}"
-                made.append(f"{task.name}: {best}. A better one may be beyond.")
-        if task.criterion != "valid_loss":
-            made.append(f"{task.name} has no validation data: the training loss, its objective, stands in.")
-    plan, seeds = results.plan, len(results.plan.report_seeds)
-    planned = len(plan.tasks) * len(plan.methods) * seeds
-    there = sum(len(outcome.runs) for task in found.tasks.values() for outcome in task.outcomes.values())
-    if there < planned:
-        made.append(f"The comparison is not finished: {there} of its {planned} runs are there.")
-    made += _history(results)
-    if 1 < seeds < 5:
-        made.append(f"{seeds} seeds show large differences only; 5 or more are usual.")
-    return made
-
-
-def _history(results: Results) -> list[str]:
-    """What is to be known of a comparison that was extended, or went on with other versions."""
-    earlier, seeds = results.environment.get("earlier", []), results.plan.report_seeds
-    made = []
-    first = [seed for seed in seeds if any(seed in stage["report_seeds"] for stage in earlier)]
-    added = [seed for seed in seeds if seed not in first]
-    if first and added:
-        made.append(
-            f"{len(added)} of the {len(seeds)} seeds were added to a comparison on the others. If it was because of "
-            f"what that said, p is too low: `superadam report FOLDER --first-seed {min(added)}` has the new ones alone."
-        )
-    for name in VERSIONS:
-        used = dict.fromkeys(e[name] for e in (*earlier, results.environment) if e.get(name))
-        if len(used) > 1:
-            made.append(f"Runs were made with different versions of {name}: {_list(list(used))}.")
-    return made

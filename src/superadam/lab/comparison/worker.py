@@ -15,18 +15,21 @@ from typing import Any
 
 import torch
 
+import superadam
 from superadam.lab import own
 from superadam.lab.comparison import ablations as ablations  # makes a schedule of its own known
 from superadam.lab.comparison.jobs import Job
+from superadam.lab.comparison.limits import limited
 from superadam.lab.comparison.queue import Queue
 from superadam.lab.comparison.records import Plan, Record
 from superadam.lab.data import DataError
 from superadam.lab.errors import deliberate, one_line, place_and, said
 from superadam.lab.folders import Config, Folder, Row, plain
+from superadam.lab.packages import described
 from superadam.lab.parallel import check_device
 from superadam.lab.runs import Run, Watcher
 
-__all__ = ["config_of", "main", "run", "work"]
+__all__ = ["check_versions", "config_of", "main", "run", "work"]
 
 ROWS = 12  # at the most
 SPACING = 20  # gradient evaluations between two of them: to measure takes longer than to train
@@ -64,10 +67,12 @@ class Light(Run):
         self.workload.evaluate_less()
 
     def _due(self) -> bool:
-        budget = self.config.budget_evals or 0
-        used, spacing = self.opt.gradient_evaluations, budget / min(ROWS, max(4, budget // SPACING))
+        steps = self.config.budget_steps
+        budget = steps or self.config.budget_evals or 0
+        used, after = (self.step, self.step + 1) if steps else (self.opt.gradient_evaluations, self._after)
+        spacing = budget / min(ROWS, max(4, budget // SPACING))
         recipe = self.plateau is not None and self.batch + 1 == self.workload.length
-        return recipe or math.floor(self._after / spacing) > math.floor(used / spacing)
+        return recipe or math.floor(after / spacing) > math.floor(used / spacing)
 
     def _watched(self, closure: Any) -> tuple[Any, Row]:
         return self.opt.step(closure), {}
@@ -84,6 +89,7 @@ class Light(Run):
 
 def config_of(plan: Plan, job: Job) -> Config:
     """The run of a job."""
+    amount = job.amount or plan.budget_evals[job.task]
     return Config(
         job.task,
         plan.compositions.get(job.method, job.method),
@@ -92,10 +98,17 @@ def config_of(plan: Plan, job: Job) -> Config:
         seed=job.seed,
         device=plan.device,
         data_dir=plan.data_dir,
-        budget_evals=plan.budget_evals[job.task],
+        budget_evals=None if job.budget == "epochs" else amount,
+        budget_steps=amount if job.budget == "epochs" else None,
         decay=plan.decay,
+        warmup=plan.warmup,
         sizes=plan.sizes.get(job.task, {}),
     )
+
+
+def _length(job: Job) -> str:
+    what = {"gradients": "evaluations", "epochs": "batches", "seconds": "evaluations, for equal seconds"}[job.budget]
+    return "" if job.amount is None else f", {job.amount} {what}"
 
 
 def run(plan: Plan, job: Job) -> Record:
@@ -104,16 +117,20 @@ def run(plan: Plan, job: Job) -> Record:
     """
     rows: list[Row] = []
     check_device(plan.device)  # it can be lost, too
+    me = os.getpid()
     try:
         one = Light(config_of(plan, job))
         rows = one.folder.rows
         ended = one.train()
     except (DataError, OSError, MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         traceback.print_exception(error)
         why = place_and(error) or (str(error) if deliberate(error) else f"{type(error).__name__}: {error}")
         return job.record("failed", rows, one_line(why))
+    finally:
+        if os.getpid() != me:  # the task has forked, and this is the copy
+            os._exit(0)
     if ended == "interrupted":
         raise KeyboardInterrupt
     return job.record("diverged" if ended == "diverged" else "finished", rows)
@@ -134,9 +151,12 @@ def work(
         task_file, data_dir: where they are on this machine, if elsewhere.
         say: is told of each run.
     """
+    import torch._dynamo  # as torch does with the first optimizer, in a run whose time may be limited
+
     torch.set_num_threads(1)  # sums over threads depend on their number, and runs are many
     with Queue(storage, name) as queue:
         plan = _here(queue, task_file, data_dir)
+        check_versions(plan, queue.environment)
         check_device(plan.device)
         if plan.task_file is not None:
             if own.digest(plan.task_file) != plan.task_digest:  # before any of it is run
@@ -149,6 +169,24 @@ def work(
                 time.sleep(WAIT)
             made += job is not None
     return made
+
+
+def check_versions(plan: Plan, environment: dict[str, Any]) -> None:
+    """Refuse to make runs with other code than the comparison was begun with: its numbers would be of two kinds."""
+    code = "the code of superadam"
+    there = {"superadam": environment.get("superadam"), "torch": environment.get("torch")} | plan.packages
+    there[code] = environment.get("code")
+    here = {"superadam": superadam.__version__, "torch": torch.__version__, code: described("superadam")}
+    for source in plan.packages:
+        try:
+            here[source] = described(source)
+        except OSError:
+            raise ValueError(f"{source}, which a method comes from, is not on this machine: put it there") from None
+    for name, found in here.items():
+        if there[name] not in (None, found):
+            raise ValueError(
+                f"{name} is {found} on this machine, and {there[name]} where the comparison was begun: install that"
+            )
 
 
 def _here(queue: Queue, task_file: str | None, data_dir: str | None) -> Plan:
@@ -164,8 +202,9 @@ def _one(queue: Queue, task_file: str | None, data_dir: str | None, say: Callabl
         if taken is None:
             return None
         job, plan = taken.job, _here(queue, task_file, data_dir)
-        say(f"{job.task}, {job.method}, {job.phase} {job.trial}, seed {job.seed}")
-        taken.record = run(plan, job)
+        say(f"{job.task}, {job.method}, {job.phase} {job.trial}, seed {job.seed}{_length(job)}")
+        with limited(plan.run_seconds, plan.run_memory, lambda why: taken.finish(job.record("failed", [], why))):
+            taken.record = run(plan, job)
         return job
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from superadam.lab.data import folders, text
 from superadam.lab.data.files import md5sum
 from superadam.lab.data.records import DataError
+from superadam.lab.locks import Lock
 
 __all__ = ["SOURCES", "fetch"]
 
@@ -82,7 +83,12 @@ def fetch(name: str, root: str | os.PathLike[str], progress: Progress | None = N
         target = root / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
-            _download(file, target, progress)
+            lock = Lock(target.with_name(f"{target.name}.lock"))
+            lock.take()  # of two that would write into one file, the second is refused
+            try:
+                _download(file, target, progress)
+            finally:
+                lock.release()
         elif md5sum(target) != file.md5:
             raise DataError(f"{target} is there, but its md5 is not {file.md5}. Delete it and fetch again.")
     return root

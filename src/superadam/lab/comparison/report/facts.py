@@ -1,4 +1,4 @@
-"""What both forms of the report say: the numbers of the tables, how they were made, how to read them."""
+"""The texts and numbers that both forms of the report share: tables, how the runs were made, how to read them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import math
 from typing import Any, NamedTuple
 
 from superadam.lab.comparison.intervals import Estimate
-from superadam.lab.comparison.records import VERSIONS, Results
+from superadam.lab.comparison.power import FEWEST
+from superadam.lab.comparison.records import VERSIONS, Plan, Results
 from superadam.lab.comparison.statistics import Comparison, Statistics, TaskStatistics
 from superadam.lab.comparison.verdict import figure, interval, label, losses, multiple, probability
+from superadam.lab.specs import near_one
 
 __all__ = ["Cell", "Line", "column", "lines", "made", "options", "reading", "subtitle", "title"]
 
@@ -17,14 +19,14 @@ WORDS = {"train": "training", "valid": "validation", "test": "test"}
 
 
 class Cell(NamedTuple):
-    """A number and what stands below it."""
+    """A number, and the small text below it."""
 
     text: str
     small: str = ""
 
 
 class Line(NamedTuple):
-    """A method in the table of a task: at the end of its runs, and where the loss that decides was least."""
+    """A method in the table of a task: at the end of its runs, and at the lowest loss of the criterion."""
 
     method: str
     chosen: Cell
@@ -45,9 +47,23 @@ SAID = (
     "space",
     "sampler",
     "decay",
+    "spaces",
+    "warmup",
+    "budgets",
+    "halving",
+    "sizes",
+    "dimensions",
 )
-"""Fields of the plan that have words of their own."""
-AGAINST = ["final loss, against {}", "evaluations to target, times", "seconds to target, times", "p"]
+"""Fields of the plan that have a text of their own."""
+EQUAL = {
+    "epochs": "Separate runs in which every method sees the same number of batches, as in the paper. A method that "
+    "takes two gradients per batch gets twice as many gradients. p is corrected within this list.",
+    "seconds": "Separate runs in which every method gets as many gradients as fit into the baseline's time, by the "
+    "median time of a gradient in tuning. Other machines and other load change this number. p is corrected within "
+    "this list.",
+}
+"""What is equal, in words."""
+AGAINST = ["final loss, against {}", "evaluations to target, ratio", "seconds to target, ratio", "p"]
 
 
 def title(results: Results) -> str:
@@ -58,11 +74,11 @@ def subtitle(results: Results) -> str:
     plan = results.plan
     parts = [
         f"{len(plan.methods)} methods at {plan.scale} scale",
-        f"each tuned with {plan.trials} trials",
-        f"repeated on {len(plan.report_seeds)} other seeds",
+        f"each tuned with {plan.trials} {'trial' if plan.trials == 1 else 'trials'}",
+        f"final runs on {len(plan.report_seeds)} other {'seed' if len(plan.report_seeds) == 1 else 'seeds'}",
     ]
     began = results.environment.get("began")
-    return ", ".join(parts) + (f". Begun {str(began).replace('T', ' ')}" if began else "") + "."
+    return ", ".join(parts) + (f". Started {str(began).replace('T', ' ')}" if began else "") + "."
 
 
 def column(name: str) -> str:
@@ -119,18 +135,21 @@ def _against(c: Comparison | None) -> list[Cell]:
 def made(results: Results) -> dict[str, str]:
     """How the numbers were made."""
     plan, environment = results.plan, dict(results.environment)
-    space = "; ".join(f"{k} from {low:g} to {high:g}, logarithmic" for k, (low, high) in plan.space.items())
+    space, own = space_in_words(plan.space), {m: space_in_words(s) for m, s in plan.spaces.items()}
     for name in ("command", "began"):
         environment.pop(name, None)
     earlier = environment.pop("earlier", [])
     machine = {k: v for k, v in environment.items() if k not in VERSIONS and v not in (None, "", [])}
     return {
-        "tuned": f"{space}, the same for every method: {plan.trials} trials each ({plan.sampler}), on tuning "
-        f"{_seeds(plan.tuning_seeds)}",
-        "repeated": f"the best trial's options on {_seeds(plan.report_seeds)}, from the same initial weights and with "
-        "the same batches for all methods",
-        "gradient evaluations of a run": _words(plan.budget_evals) or "the scale's",
-        "learning rate": f"{plan.decay} decay",
+        "tuning": f"{space}, the same for every method: {plan.trials} trials each ({plan.sampler}), on tuning "
+        f"{_seeds(plan.tuning_seeds)}{_halved(plan.halving)}",
+        **({"ranges of single methods": _words(own)} if own else {}),
+        "final runs": f"the options of the best trial on {_seeds(plan.report_seeds)}; all methods have the same "
+        "initial weights and the same batches",
+        **({"sizes": sizes} if (sizes := _sizes(plan)) else {}),
+        "gradient evaluations per run": _words(plan.budget_evals) or "by the scale",
+        "learning rate": f"{plan.decay} decay"
+        + (f" after a warm-up over {100 * plan.warmup:g} % of the run" if plan.warmup else ""),
         "versions": _versions(environment),
         **({"earlier": "; ".join(_stage(stage) for stage in earlier)} if earlier else {}),
         **{
@@ -142,9 +161,34 @@ def made(results: Results) -> dict[str, str]:
     }
 
 
+def _halved(factor: int | None) -> str:
+    if factor is None:
+        return ""
+    return (
+        f"; 1 in {factor} trials, but at least two, continued with runs {factor} times as long, up to the full length"
+    )
+
+
+def _sizes(plan: Plan) -> str:
+    """Of each task: parameters, training examples and batch, and what differs from the scale."""
+    made = []
+    for task in plan.tasks:
+        dimensions, other = plan.dimensions.get(task, {}), plan.sizes.get(task, {})
+        parts = [f"batch {n}" if name == "batch" else f"{n:,} {name}" for name, n in dimensions.items()]
+        parts += [f"{name} {'all' if n is None else n}" for name, n in other.items() if name not in dimensions]
+        if parts:
+            made.append(f"{task}: {', '.join(parts)}")
+    return "; ".join(made)
+
+
+def space_in_words(space: dict[str, tuple[float, float]]) -> str:
+    kinds = {False: "logarithmic", True: "logarithmic in the distance to 1"}
+    return "; ".join(f"{k} from {low:g} to {high:g}, {kinds[near_one(low, high)]}" for k, (low, high) in space.items())
+
+
 def _stage(environment: dict[str, Any]) -> str:
     seeds, began = _seeds(environment["report_seeds"]), environment.get("began", "?")
-    return f"{seeds}, begun {began} ({_versions(environment)})"
+    return f"{seeds}, started {began} ({_versions(environment)})"
 
 
 def _versions(environment: dict[str, Any]) -> str:
@@ -165,36 +209,45 @@ def reading(found: Statistics) -> list[str]:
     """How to read the report, sentence by sentence."""
     theirs, ranks = label(found.baseline), found.ranks
     said = [
-        "What decides is the validation loss at the end of the run, where the schedule of the learning rate ends: the "
-        f"ratio of a method's to that of {theirs} with the same seed, its geometric mean over seeds. Over several "
-        "tasks, each seed's ratio is the geometric mean over tasks, so that every task counts the same.",
-        "p and the intervals are about the options that tuning has chosen for each method. That is a matter of chance, "
-        "too, above all with one tuning seed and few trials: of two methods that are equally good, one can have been "
-        "given the better options, and then it is the better one here.",
-        "The interval holds the truth in about 95 of 100 studies like this one: at each end it is the wider one of "
-        "Student's and the paired bootstrap's. With five seeds, the bootstrap alone would be too narrow.",
-        "“Better” and “worse” are said if p is below 0.05. It comes from Student's test of the logarithms (a rank test "
-        "could show nothing with five seeds), and is corrected by Holm's method for the number of comparisons in this "
-        f"report, {found.family}: if no method, with its options, differed from {theirs}, 19 of 20 reports would say "
-        "so. “No difference that could be shown” does not mean that there is none; the interval says how large it "
-        "could be. The intervals themselves are not corrected: one in twenty misses the truth.",
-        "A run is lost if it diverged or failed. Ratios are of the seeds on which neither run was lost; a method that "
-        f"lost more runs than {theirs} is never called better, one that lost fewer never worse.",
-        f"The target is the median final loss of {theirs}, which up to half of {theirs}'s own runs miss. The first "
-        "time that a run meets it counts, even if the loss rises again. "
-        f"A miss of a method is infinite, and so is its mean. A miss of {theirs} counts as its whole budget, which can "
-        "only make the others look slower. The lower end of the interval allows for both: it takes a miss as a success "
-        f"at the end of the budget, and where {theirs} has missed, the time to the loss it did reach.",
-        "Between two measurements the logarithm of the loss is taken as linear. Seconds are those of training alone, "
-        "on the machine named above, with whatever else it had to do.",
-        "A method that has many of its trials within 10 % of the best one is easy to tune. What was chosen at the edge "
-        "of what was tried is told below the verdict.",
-        "“At the least validation loss” is where early stopping would have ended, each seed by itself.",
+        "The criterion is the validation loss at the end of the run, when the learning rate has decayed. The report "
+        f"takes the ratio of a method's loss to {theirs}'s loss with the same seed, and the geometric mean of these "
+        "ratios over the seeds. Over several tasks, the ratio of a seed is the geometric mean over the tasks, so "
+        "every task has the same weight.",
+        "“Better” and “worse” need a p below 0.05. p comes from Student's test of the logarithms of the ratios; a "
+        "rank test of five seeds cannot reach 0.05. Holm's method corrects p for the number of comparisons in this "
+        f"report, {found.family}: if no method differed from {theirs}, 19 of 20 such reports would show no "
+        "difference. “No significant difference” does not mean that there is none; the interval says how large it "
+        "could be.",
+        f"“Not enough to tell” means one of two things. Either there are fewer than {FEWEST} seeds. Or the best "
+        "learning rate is the lowest or highest that was tried, so a better one may lie beyond it: if it is "
+        f"{theirs}'s, no method is called better; if it is the method's own, the method is not called worse.",
+        "p and the intervals take the tuned options as given. The choice of these options is noisy, too, above all "
+        "with one tuning seed: of two equally good methods, one can get the better options. So “better” and “worse” "
+        "also have to hold after the variance of tuning is added to the variance over seeds. This variance is "
+        "simulated: the report adds noise like that of these runs to the losses of the trials, and looks at which "
+        "trial is then the best, 2,000 times.",
+        "An interval covers the true value in about 95 of 100 studies like this one. Each end is the wider one of "
+        "Student's interval and the paired bootstrap; with five seeds, the bootstrap alone is too narrow. The "
+        "intervals are not corrected for the number of comparisons: one in twenty misses the true value.",
+        "A run is lost if it diverged or failed. Ratios use the seeds on which neither run was lost. A method that "
+        f"lost more runs than {theirs} is never called better; one that lost fewer is never called worse.",
+        f"The target is the median final loss of {theirs}. Up to half of {theirs}'s own runs miss it. The time to "
+        "the target is the first time that a run reaches it, even if the loss rises again later. A method that misses "
+        f"the target has an infinite time, and so an infinite mean. A run of {theirs} that misses it counts with its "
+        "whole budget, which can only make the other methods look slower. The lower end of the interval allows for "
+        "both: it counts a miss as a success at the end of the budget, and where "
+        f"{theirs} missed, it takes the time to the loss that {theirs} did reach.",
+        "Between two measurements, the logarithm of the loss is interpolated linearly. Seconds are those of training "
+        "alone, on the machine named above, with its other load.",
+        "A method with many trials within 10 % of its best one is easy to tune. The notes below the verdict list the "
+        "best values that lie at the edge of the range.",
+        "“At the lowest validation loss” is where early stopping would have ended each run.",
     ]
     if not math.isnan(ranks.p):
         said.append(
-            f"Ranks are among all methods for each of {ranks.blocks} pairs of a task and a seed. Two mean ranks differ "
-            f"if they are {multiple(ranks.critical)} apart (Nemenyi's critical difference). Friedman's test that all "
-            f"methods rank the same: p {probability(ranks.p)}. It speaks of these tasks, not of others."
+            f"Methods are ranked for each of {ranks.blocks} pairs of a task and a seed. Two mean ranks differ "
+            f"significantly if they are {multiple(ranks.critical)} apart (Nemenyi's critical difference). Friedman's "
+            f"test that all methods rank the same: p {probability(ranks.p)}. This holds for these tasks, not for "
+            "others."
         )
     return said

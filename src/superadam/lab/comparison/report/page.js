@@ -2,24 +2,10 @@
 // Draws the charts of a comparison as SVG, from the JSON in the page. No library, no network.
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
-const $ = (id) => document.getElementById(id);
-const SVG = "http://www.w3.org/2000/svg";
-const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2", "12 3"];
 const shown = new Set(data.methods.map((_, i) => i));
 const state = { ratio: "finals", task: 0, axis: "gradient_evaluations", split: "valid", scale: "log", profile: "gradient_evaluations", tuned: 0, key: 0 };
 const AXES = { gradient_evaluations: "gradient evaluations", seconds: "seconds", epoch: "epochs" };
 const RATIOS = { finals: "final loss", gradient_evaluations: "evaluations to target", seconds: "seconds to target" };
-
-// ---------------------------------------------------------------- elements
-
-function make(parent, name, attributes = {}, text = null) {
-  const html = !(parent.namespaceURI === SVG || name === "svg");
-  const e = html ? document.createElement(name) : document.createElementNS(SVG, name);
-  for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
-  if (text !== null) e.textContent = text;
-  parent.appendChild(e);
-  return e;
-}
 
 function control(place, title, key, options) {
   const names = Object.keys(options);
@@ -35,116 +21,11 @@ function control(place, title, key, options) {
   }
 }
 
-const color = (i) => `var(--m${i === 0 ? 0 : 1 + (i - 1) % 10})`;
-const dash = (i) => i === 0 ? "" : DASHES[(i - 1 + Math.floor((i - 1) / 10)) % DASHES.length];
-
-function marker(parent, i, x, y, r = 3.5) {
-  const shape = i % 7;
-  const paint = { fill: color(i), stroke: "var(--paper)", "stroke-width": 0.8 };
-  const polygon = (points) => make(parent, "polygon", { points: points.map(([a, b]) => `${x + a * r},${y + b * r}`).join(" "), ...paint });
-  if (shape === 0) return make(parent, "circle", { cx: x, cy: y, r, ...paint });
-  if (shape === 1) return polygon([[-1, -1], [1, -1], [1, 1], [-1, 1]]);
-  if (shape === 2) return polygon([[0, -1.3], [1.2, 1], [-1.2, 1]]);
-  if (shape === 3) return polygon([[0, -1.4], [1.4, 0], [0, 1.4], [-1.4, 0]]);
-  if (shape === 4) return polygon([[0, 1.3], [1.2, -1], [-1.2, -1]]);
-  if (shape === 5) return polygon([[-0.4, -1.3], [0.4, -1.3], [0.4, -0.4], [1.3, -0.4], [1.3, 0.4], [0.4, 0.4], [0.4, 1.3], [-0.4, 1.3], [-0.4, 0.4], [-1.3, 0.4], [-1.3, -0.4], [-0.4, -0.4]]);
-  return polygon([[-1.3, 0], [-0.6, -1.2], [0.6, -1.2], [1.3, 0], [0.6, 1.2], [-0.6, 1.2]]);
-}
-
-function stroke(i) {
-  return { fill: "none", stroke: color(i), "stroke-width": i === 0 ? 2.6 : 1.9, "stroke-dasharray": dash(i), "stroke-linejoin": "round" };
-}
-
-// ---------------------------------------------------------------- numbers
-
-function figures(v) {
-  if (v === 0) return "0";
-  const a = Math.abs(v);
-  if (a >= 1e6 || a < 1e-4) return v.toExponential(1).replace(".0e", "e").replace("e+", "e");
-  return String(Number(v.toPrecision(3)));
-}
-
-function ticks(low, high, log, count) {
-  if (log) {
-    const found = [];
-    const decades = Math.log10(high / low);
-    const steps = decades > count ? [1] : decades > 1.2 ? [1, 3] : [1, 1.5, 2, 3, 5, 7];
-    const every = Math.max(1, Math.ceil(decades / count));
-    for (let d = Math.floor(Math.log10(low)); d <= Math.ceil(Math.log10(high)); d++)
-      if (d % every === 0 || decades <= count) for (const s of steps) found.push(Number((s * 10 ** d).toPrecision(3)));
-    const inside = found.filter((v) => v >= low * 0.9999 && v <= high * 1.0001);
-    if (inside.length >= 2) return inside;
-  }
-  const rough = (high - low) / count;
-  const unit = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].find((s) => s * unit >= rough) * unit;
-  const found = [];
-  for (let v = Math.ceil(low / step - 1e-9) * step; v <= high + step * 1e-9; v += step) found.push(Number(v.toPrecision(12)));
-  return log ? found.filter((v) => v > 0) : found;
-}
-
-function scale(low, high, from, to, log) {
-  const f = log ? Math.log : (v) => v;
-  const a = f(low), b = f(high);
-  const s = (v) => from + (f(v) - a) / (b - a || 1) * (to - from);
-  return Object.assign(s, { low, high, log });
-}
-
-function range(values, log, pad = 0.05) {
-  const known = values.filter((v) => v !== null && Number.isFinite(v) && (!log || v > 0));
-  if (!known.length) return log ? [0.1, 10] : [0, 1];
-  let low = Math.min(...known), high = Math.max(...known);
-  if (log) { const m = Math.max((high / low) ** pad, 1.02); return [low / m, high * m]; }
-  const m = (high - low) * pad || Math.abs(high) * 0.1 || 1;
-  return [low - m, high + m];
-}
-
-// ---------------------------------------------------------------- a chart with two axes
-
-const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
-
-function frame(figure, title, x, y) {
-  figure.replaceChildren();
-  const width = Math.max(figure.clientWidth, 200), em = rem();
-  const height = Math.min(Math.max(width * 0.62, 230), 30 * em);
-  const svg = make(figure, "svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": title });
-  const left = 3.6 * em, right = width - 1.1 * em, top = 1.9 * em, bottom = height - 2.9 * em;
-  const X = scale(x.low, x.high, left, right, x.log), Y = scale(y.low, y.high, bottom, top, y.log);
-  make(svg, "text", { x: 0, y: em, class: "strong" }, title);
-  for (const v of ticks(y.low, y.high, y.log, 5)) {
-    make(svg, "line", { x1: left, x2: right, y1: Y(v), y2: Y(v), stroke: "var(--grid)" });
-    make(svg, "text", { x: left - 0.4 * em, y: Y(v) + 0.27 * em, "text-anchor": "end", class: "tick" }, (y.format || figures)(v));
-  }
-  let end = -Infinity;
-  for (const v of ticks(x.low, x.high, x.log, Math.max(3, width / (7 * em)))) {
-    make(svg, "line", { x1: X(v), x2: X(v), y1: bottom, y2: bottom + 0.3 * em, stroke: "var(--quiet)" });
-    const text = (x.format || figures)(v), half = text.length * 0.24 * em;
-    if (X(v) - half < end || X(v) + half > width) continue;
-    make(svg, "text", { x: X(v), y: bottom + 1.2 * em, "text-anchor": "middle", class: "tick" }, text);
-    end = X(v) + half + 0.5 * em;
-  }
-  make(svg, "line", { x1: left, x2: right, y1: bottom, y2: bottom, stroke: "var(--quiet)" });
-  make(svg, "text", { x: (left + right) / 2, y: height - 0.5 * em, "text-anchor": "middle", class: "tick" }, x.label);
-  const id = "clip-" + figure.id;
-  const clip = make(svg, "clipPath", { id });
-  make(clip, "rect", { x: left, y: top - 4, width: right - left, height: bottom - top + 8 });
-  const plot = make(svg, "g", { "clip-path": `url(#${id})` });
-  return { svg, plot, X, Y, left, right, top, bottom, width, em };
-}
-
-function path(points) {
-  let d = "", pen = false;
-  for (const [x, y] of points) {
-    if (x === null || y === null || !Number.isFinite(x) || !Number.isFinite(y)) { pen = false; continue; }
-    d += `${pen ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
-    pen = true;
-  }
-  return d;
-}
+// ---------------------------------------------------------------- the pointer
 
 /** Values of all lines at the pointer. */
 function pointer(figure, f, lines, show) {
-  const cross = make(f.svg, "line", { y1: f.top, y2: f.bottom, stroke: "var(--quiet)", "stroke-dasharray": "2 2", visibility: "hidden" });
+  const cross = make(f.svg, "line", { y1: f.top, y2: f.bottom, stroke: "var(--quiet)", "stroke-dasharray": "2 2", visibility: "hidden", class: "cross" });
   const tip = make(figure, "div", { class: "tip", hidden: "" });
   const hide = () => { tip.hidden = true; cross.setAttribute("visibility", "hidden"); };
   figure.onpointerleave = hide;
@@ -218,6 +99,7 @@ function curve(figure, task, column) {
     points.forEach((p, k) => { if ((k + i) % every === 0 && p[1] !== null) marker(f.plot, i, f.X(p[0]), f.Y(p[1])); });
   }
   pointer(figure, f, filled, (x) => `${figures(x)} ${AXES[state.axis]}`);
+  figure.values = { head: ["method", AXES[state.axis], "median", "lowest", "highest"], rows: filled.flatMap(({ i, points }) => points.map((p) => [data.methods[i].id, ...p])) };
 }
 
 // ---------------------------------------------------------------- ratios to the baseline
@@ -246,6 +128,7 @@ function ratios() {
   }
   make(svg, "line", { x1: X(1), x2: X(1), y1: 0, y2: bottom, stroke: "var(--ink)", "stroke-width": 1.5 });
   make(svg, "text", { x: (left + right) / 2, y: height - 0.3 * em, "text-anchor": "middle", class: "tick" }, `${name}, times ${data.methods[0].label}’s: left of 1 is better`);
+  figure.values = ratioValues(groups);
   let y = 0;
   for (const g of groups) {
     make(svg, "text", { x: 0, y: y + 1.5 * em, class: "strong" }, g.name);
@@ -272,10 +155,8 @@ function ratios() {
   }
 }
 
-function clipped(parent, text, x, y, room, anchor) {
-  const e = make(parent, "text", { x, y, "text-anchor": anchor, class: "over" }, text);
-  const long = e.getComputedTextLength();
-  if (long > room) { e.textContent = text.slice(0, Math.max(3, Math.floor(text.length * room / long) - 1)) + "…"; make(e, "title", {}, text); }
+function ratioValues(groups) {
+  return { head: ["on", "method", `ratio of ${RATIOS[state.ratio]}`, "low", "high"], rows: groups.flatMap((g) => g.rows.map((r) => [g.name, data.methods[r.method].id, ...r[state.ratio].estimate])) };
 }
 
 // ---------------------------------------------------------------- profiles and trials
@@ -286,14 +167,8 @@ function profiles() {
   const finite = lines.flatMap((l) => l.values).filter((v) => v !== null);
   const high = Math.max(2, Math.min(Math.max(1, ...finite) * 1.1, 100));
   const f = frame($("profile-chart"), `Share of runs that reached the target`, { low: 1, high, log: true, label: `times the ${AXES[state.profile]} of the fastest` }, { low: 0, high: 1.02, format: (v) => `${Math.round(100 * v)} %` });
-  for (const { i, values } of lines) {
-    const solved = values.filter((v) => v !== null), points = [[f.X(1), f.Y(solved.filter((v) => v <= 1).length / values.length)]];
-    solved.forEach((v, k) => { if (v > 1) points.push([f.X(v), points.at(-1)[1]], [f.X(v), f.Y((k + 1) / values.length)]); });
-    points.push([f.right, points.at(-1)[1]]);
-    make(f.plot, "path", { d: path(points), "data-method": i, ...stroke(i) });
-    marker(f.plot, i, points.at(-1)[0] - 6 - (i % 4) * 12, points.at(-1)[1]);
-    marker(f.plot, i, points[0][0] + 6 + (i % 4) * 12, points[0][1]);
-  }
+  $("profile-chart").values = { head: ["method", `times the ${AXES[state.profile]} of the fastest`], rows: lines.flatMap(({ i, values }) => values.map((v) => [data.methods[i].id, v === null ? "inf" : v])) };
+  for (const { i, values } of lines) profileLine(f, i, values.map((v) => [v, 1 / values.length]));
 }
 
 function trials() {
@@ -302,7 +177,7 @@ function trials() {
     const points = task.trials[i].points.map(([o, y], k) => [o[key], y, k === task.trials[i].best]).filter((p) => typeof p[0] === "number");
     return { i, points: points.sort((a, b) => a[0] - b[0]) };
   }).filter((l) => l.points.length);
-  if (!lines.length) { figure.replaceChildren(); make(figure, "p", { class: "quiet" }, "No trials: nothing was tuned."); return; }
+  if (!lines.length) { figure.replaceChildren(); make(figure, "p", { class: "quiet" }, "No tuning trials."); return; }
   const xs = lines.flatMap((l) => l.points.map((p) => p[0])), ys = lines.flatMap((l) => l.points.map((p) => p[1]));
   const xlog = xs.every((v) => v > 0), ylog = ys.every((v) => v === null || v > 0);
   const [xl, xh] = range(xs, xlog), [yl, yh] = range(ys, ylog, 0.08);
@@ -316,23 +191,17 @@ function trials() {
     }
   }
   pointer(figure, f, lines, (x) => `${key} near ${figures(x)}`);
+  figure.values = { head: ["method", key, "loss", "chosen"], rows: lines.flatMap(({ i, points }) => points.map((p) => [data.methods[i].id, p[0], p[1], p[2] ? 1 : 0])) };
 }
 
 // ---------------------------------------------------------------- switches
 
 function legend() {
-  data.methods.forEach((m, i) => {
-    const b = make($("legend"), "button", { type: "button", "aria-pressed": "true", title: m.id });
-    const s = make(b, "svg", { viewBox: "0 0 36 16", "aria-hidden": "true" });
-    make(s, "line", { x1: 0, x2: 36, y1: 8, y2: 8, ...stroke(i) });
-    marker(s, i, 18, 8, 4);
-    make(b, "span", {}, m.label);
-    b.addEventListener("click", () => {
-      shown.has(i) ? shown.delete(i) : shown.add(i);
-      b.setAttribute("aria-pressed", String(shown.has(i)));
-      draw();
-    });
-  });
+  data.methods.forEach((m, i) => entry($("legend"), i, m.label, m.id, true, (button) => {
+    shown.has(i) ? shown.delete(i) : shown.add(i);
+    button.setAttribute("aria-pressed", String(shown.has(i)));
+    draw();
+  }));
 }
 
 function controls() {
@@ -351,13 +220,14 @@ function controls() {
   control(place("profile-controls"), "Time in", "profile", { gradient_evaluations: "gradient evaluations", seconds: "seconds" });
   const t = place("trial-controls");
   control(t, "Task", "tuned", named(data.tasks));
-  control(t, "Of", "key", named(data.space));
+  control(t, "Option", "key", named(data.space));
   if (kept) document.querySelector(`input[name="${kept[0]}"][value="${kept[1]}"]`)?.focus();
 }
 
 function draw() {
   if (!data.tasks.length) return;
   ratios(); curves(); profiles(); trials();
+  document.querySelectorAll("figure").forEach(exportable);
 }
 
 for (const input of document.querySelectorAll('input[name="theme"]'))
@@ -369,6 +239,7 @@ for (const input of document.querySelectorAll('input[name="moment"]'))
   input.addEventListener("change", () => { document.body.className = input.value; });
 document.body.className = "end";
 $("table-switch").hidden = false;
+scrollHints();
 if (data.tasks.length) {
   $("charts").hidden = false;
   legend(); controls(); draw();

@@ -10,11 +10,11 @@ from string import Template
 from typing import Any
 
 from superadam.lab.comparison.records import Results
-from superadam.lab.comparison.report import facts
+from superadam.lab.comparison.report import facts, paper
 from superadam.lab.comparison.statistics import Comparison, Ratio, Statistics, TaskStatistics
 from superadam.lab.comparison.verdict import Finding, Verdict, interval, label
 
-__all__ = ["page"]
+__all__ = ["json_of", "page", "shared"]
 
 
 def page(results: Results, found: Statistics, words: Verdict) -> str:
@@ -27,15 +27,24 @@ def page(results: Results, found: Statistics, words: Verdict) -> str:
         baseline=escape(label(found.baseline)),
         style=parts["css"],
         script=parts["js"],
+        **shared(),
+        paragraph=escape(paper.paragraph(results, found)),
+        citation=escape(paper.citation(results)),
         verdict=_verdict(words),
         tables="\n".join(_table(found, task) for task in found.tasks.values()) + _ranks(found),
         made=_made(results),
         reading="\n".join(f"<p>{escape(text)}</p>" for text in facts.reading(found)),
-        data=_json(_data(results, found)),
+        data=json_of(_data(results, found)),
     )
 
 
-def _json(content: Any) -> str:
+def shared() -> dict[str, str]:
+    """The scripts that the leaderboard's page has, too."""
+    ours = files("superadam.lab.comparison.report")
+    return {name: (ours / f"{name}.js").read_text(encoding="utf-8") for name in ("charts", "exports")}
+
+
+def json_of(content: Any) -> str:
     """Cannot end the script that it stands in."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -45,11 +54,17 @@ def _json(content: Any) -> str:
 
 
 def _verdict(words: Verdict) -> str:
-    parts = [f'<p class="headline">{escape(words.headline)}</p>', _groups(words, words.findings)]
+    kind = "headline" if words.decided else "headline undecided"
+    parts = [f'<p class="{kind}">{escape(words.headline)}</p>']
+    parts += [f'<p class="undecided">{escape(words.undecided)}</p>'] if words.undecided else []
+    parts.append(_groups(words, words.findings))
     if len(words.tasks) > 1:
         for task, findings in words.tasks.items():
             parts.append(f"<details><summary>On {escape(task)} alone</summary>{_groups(words, findings)}</details>")
-    parts.append(f'<p class="quiet">{escape(words.basis)}</p>')
+    for budget, findings in words.budgets.items():
+        said = f'<p class="quiet">{escape(facts.EQUAL[budget])}</p>{_groups(words, findings)}'
+        parts.append(f"<details><summary>With equal {budget}</summary>{said}</details>")
+    parts += [f'<p class="quiet">{escape(text)}</p>' for text in (words.basis, words.power) if text]
     parts += [f'<p class="caution">{escape(caution)}</p>' for caution in words.cautions]
     return "\n".join(parts)
 
@@ -65,17 +80,17 @@ def _groups(words: Verdict, findings: list[Finding]) -> str:
 def _table(found: Statistics, task: TaskStatistics) -> str:
     theirs = label(found.baseline)
     names = [facts.column(name) for name in task.names]
-    heads = ["method", *names, *(h.format(theirs) for h in facts.AGAINST), "finished", "chosen"]
+    heads = ["method", *names, *(h.format(theirs) for h in facts.AGAINST), "finished", "tuned options"]
     rows = []
     for line in facts.lines(found, task):
         cells = [_td(c, "at-end") for c in line.end] + [_td(c, "at-best") for c in line.best]
-        cells += [_td(c) for c in line.against]
-        cells += [f"<td>{escape(line.runs)}</td>", _td(line.chosen)]
+        cells += [_td(c, "wraps" if i == 0 else "") for i, c in enumerate(line.against)]
+        cells += [f"<td>{escape(line.runs)}</td>", _td(line.chosen, "wraps")]
         kind = ' class="baseline"' if line.method == found.baseline else ""
         rows.append(f'<tr{kind}><th scope="row">{escape(label(line.method))}</th>{"".join(cells)}</tr>')
     head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
     target = f"Target: {task.target:.4g}." if math.isfinite(task.target) else "No target."
-    means = "Geometric means over seeds (of accuracies, means), below them 95 % intervals."
+    means = "Geometric means over seeds (arithmetic means of accuracies), with 95 % intervals below."
     return (
         f'<h3>{escape(task.name)}</h3><p class="quiet">{target} {means}</p>'
         f'<div class="scroll" tabindex="0" role="region" aria-label="Numbers of {escape(task.name)}">'
@@ -84,7 +99,7 @@ def _table(found: Statistics, task: TaskStatistics) -> str:
 
 
 def _td(cell: facts.Cell, kind: str = "") -> str:
-    small = f"<small>{escape(cell.small)}</small>" if cell.small else ""
+    small = f"<small>{escape(cell.small)}</small>".replace(" %", "&nbsp;%") if cell.small else ""
     return f'<td class="{kind}">{escape(cell.text)}{small}</td>'
 
 
@@ -114,7 +129,7 @@ def _data(results: Results, found: Statistics) -> dict[str, Any]:
     groups += [(name, task.comparisons) for name, task in found.tasks.items()]
     return {
         "methods": [{"id": m, "label": label(m)} for m in found.methods],
-        "space": list(results.plan.space),
+        "space": list(dict.fromkeys(key for m in found.methods for key in results.plan.space_of(m))),
         "tasks": [_task(found, task) for task in found.tasks.values()],
         "ratios": [{"name": name, "rows": _rows(found, comparisons)} for name, comparisons in groups],
         "profiles": {

@@ -1,0 +1,226 @@
+"""The project's leaderboard: methods of the zoo and of other packages on ten embedded tasks, at tiny scale.
+
+    python scripts/leaderboard.py --size    # how many runs and gradient evaluations that is; runs nothing
+    nohup nice -n 19 python scripts/leaderboard.py > leaderboard.log 2>&1 &    # in the background
+    kill %1                                 # stops it; the same command goes on, and makes no run twice
+    python scripts/leaderboard.py --stop-after 30    # in pieces of 30 minutes
+    python scripts/leaderboard.py --write   # docs/leaderboard of what is there, and docs/compare.md; runs nothing
+    python scripts/leaderboard.py --check   # fails if docs/compare.md says something else than docs/leaderboard
+
+One folder for each task is below --out. The page is written after each task. Methods that are new are added to the runs
+that are there. Packages that are not installed are left out, and so is a method that cannot be made for a task. Run it
+in a clone of its own: if superadam's code changes meanwhile, later runs use the new code, and the page says so.
+"""
+
+import argparse
+import csv
+import html
+import importlib.util
+import re
+import signal
+import sys
+from pathlib import Path
+
+from superadam import lab
+from superadam.lab.comparison import leaderboard
+from superadam.lab.comparison.budgets import kept, rungs
+from superadam.lab.comparison.engine import plan_size
+from superadam.lab.comparison.options import Options
+from superadam.lab.comparison.planning import plan_of
+from superadam.lab.methods import label, make
+from superadam.lab.specs import read
+from superadam.lab.tasks import find
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE, PAGE = ROOT / "docs" / "leaderboard", ROOT / "docs" / "compare.md"
+BEFORE, AFTER = "<!-- leaderboard: scripts/leaderboard.py -->\n\n", "\n\n<!-- end -->"
+TITLE = "superadam: leaderboard"
+TASKS = (
+    "digits-mlp",
+    "digits-cnn",
+    "digits-autoencoder",
+    "digits-vit",
+    "pydoc-lstm",
+    "pydoc-transformer",
+    "ratings",
+    "pinn-poisson",
+    "logistic-nonconvex",
+    "logistic-sparse",
+)
+ZOO = (
+    "super_adam",
+    "super_adam tau=1",
+    "sgd",
+    "adam",
+    "nadamw",
+    "adabelief",
+    "lion",
+    "adan",
+    "ademamix",
+    "mars",
+    "storm",
+    "shampoo",
+    "soap",
+    "muon",
+    "schedule_free_adamw decay=none",
+    "prodigy",
+)
+PEERS = (
+    "torch.optim.Muon + torch.optim.AdamW",
+    "pytorch_optimizer:SOAP",
+    "pytorch_optimizer:Lion",
+    "schedulefree:AdamWScheduleFree decay=none",
+    "heavyball:SOAP",
+)
+LONGER = {  # at tiny scale these tasks have a dozen batches: nothing to see
+    "pydoc-lstm": {"words": 3000, "epochs": 4},
+    "pydoc-transformer": {"words": 3000, "epochs": 4},
+    "logistic-nonconvex": {"rows": None, "epochs": 10},
+}
+
+
+def candidates():
+    """All methods, without the baseline."""
+    peers = [peer for peer in PEERS if importlib.util.find_spec(peer.partition(":")[0].partition(".")[0])]
+    for peer in sorted(set(PEERS) - set(peers)):
+        print(f"{peer} is not installed, and left out")
+    return [*ZOO, *peers]
+
+
+def fits(task, method):
+    """Whether the method can be made for the task: Muon needs hidden matrices, for one."""
+    try:
+        make(find(task), find(task).workload("tiny", 0), method, "lab", {"lr": 0.01})
+    except (TypeError, ValueError) as error:
+        print(f"{method} is left out on {task}: {error}")
+        return False
+    return True
+
+
+def asked(given, methods, task):
+    """What is compared on a task."""
+    rules = {"scale": given.scale, "trials": given.trials, "seeds": given.seeds, "halving": 3, "run_seconds": 600}
+    sizes = LONGER.get(task) if given.scale == "tiny" else None
+    more = {"budget_evals": given.budget_evals, "sizes": sizes, "jobs": given.jobs, "out": given.out / task}
+    return {"tasks": [task], "methods": [m for m in methods if fits(task, m)], **rules, **more}
+
+
+def size(given, methods):
+    """How many runs and gradient evaluations there are in all."""
+    runs = evaluations = 0
+    for task in given.tasks or TASKS:
+        plan = plan_of(Options(**asked(given, methods, task)))
+        trials, whole = plan.trials, plan.budget_evals[task]
+        each = len(plan.report_seeds) * whole
+        for amount in rungs(plan, task):
+            each += trials * (amount or whole)
+            trials = trials if amount is None else kept(plan, trials)
+        runs, evaluations = runs + plan_size(plan), evaluations + len(plan.methods) * each
+        print(f"{task}: {len(plan.methods)} methods, {plan_size(plan)} runs, {len(plan.methods) * each:,} evaluations")
+    print(f"In all {runs:,} runs with {evaluations:,} gradient evaluations")
+
+
+# ------------------------------------------------------------------------------------------------ what the docs say
+
+
+def about(site):
+    """What docs/compare.md says of the leaderboard: read from its two files, so that it is true."""
+    with (site / "leaderboard.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    methods, tasks = (list(dict.fromkeys(row[key] for row in rows)) for key in ("method", "task"))
+    made = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", (site / "index.html").read_text(encoding="utf-8"))
+    baseline = next(row["method"] for row in rows if row["outcome"] == "baseline")
+    foreign = [method for method in methods if read(method)[0].foreign]
+    ours = [method for method in methods if method not in (*foreign, baseline)]
+    return "\n".join(
+        [
+            f"[The project's leaderboard](leaderboard/index.html) has {len(methods)} methods on {len(tasks)} tasks. "
+            f"The baseline is {label(baseline)}.",
+            "",
+            f"- {_listed('the zoo', ours)}",
+            f"- {_listed('other packages', foreign)}",
+            "",
+            "| task | how it was made |",
+            "|---|---|",
+            *(f"| `{html.unescape(task)}` | {html.unescape(text)} |" for task, text in made),
+        ]
+    )
+
+
+def _listed(where, methods):
+    if not methods:
+        return f"From {where}: no method yet."
+    return f"From {where}, {len(methods)}: {', '.join(f'`{method}`' for method in methods)}."
+
+
+def page():
+    """docs/compare.md with what is `about` the leaderboard between its marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    start = text.index(BEFORE) + len(BEFORE)
+    return text[:start] + about(SITE) + text[text.index(AFTER, start) :]
+
+
+def write(given):
+    """The page of all tasks that are there; if it is the project's, what the docs say of it, too."""
+    there = [given.out / task for task in TASKS if (given.out / task / "results.json").is_file()]
+    if there:
+        for note in leaderboard.write(there, given.site, TITLE).notes:
+            print(f"Note: {note}.")
+        print(given.site / "index.html", flush=True)
+    if given.site.resolve() == SITE:
+        PAGE.write_text(page(), encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------------ running it
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", action="append", choices=TASKS)
+    parser.add_argument("--methods", action="append")
+    parser.add_argument("--scale", default="tiny")
+    parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--budget-evals", type=int)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--stop-after", type=float, metavar="MINUTES")
+    parser.add_argument("--out", type=Path, default=Path("leaderboard"))
+    parser.add_argument("--site", type=Path, default=SITE)
+    for name in ("--size", "--write", "--check"):
+        parser.add_argument(name, action="store_true")
+    return parser
+
+
+def stop(number, frame):
+    raise KeyboardInterrupt
+
+
+def main(args=None):
+    given = options().parse_args(args)
+    if given.check:
+        sys.exit(page() != PAGE.read_text(encoding="utf-8"))
+    if given.write:
+        write(given)
+        return
+    methods = given.methods or candidates()
+    if given.size:
+        size(given, methods)
+        return
+    signal.signal(signal.SIGTERM, stop)
+    if given.stop_after:
+        signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, 60 * given.stop_after)
+    tasks = given.tasks or TASKS
+    try:
+        for i, task in enumerate(tasks, start=1):
+            lab.compare(**asked(given, methods, task))
+            print(f"{task}: done, {i} of {len(tasks)}", flush=True)
+            write(given)
+    except KeyboardInterrupt:
+        print("Stopped: the same command goes on, and no run that is done is made again")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        write(given)
+
+
+if __name__ == "__main__":
+    main()

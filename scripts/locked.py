@@ -1,0 +1,138 @@
+"""SUPER-ADAM⁺ on tasks that the search had not seen: the proof in docs/results.md.
+
+    python scripts/locked.py --run NAME --data-dir DIR [--out FOLDER] [--jobs N]  # runs, and docs/data/search/NAME.json
+    python scripts/locked.py            # the tables of docs/results.md, from these files
+    python scripts/locked.py --check    # fails if they are not what would be written
+
+"locked" tests what the search had chosen, "locked again" what was changed after that, on four other tasks. DIR holds
+CIFAR-10. The rules were written down before the first run: 5 % warm-up and a cosine for all, five trials each
+(AdamW's tune the learning rate and β₂), other seeds, one thread for each run.
+"""
+
+import argparse
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+import kept
+from search import ADAMW, DATA, NAME, PEERS, ROOT
+
+from superadam import bench, lab
+from superadam.lab.comparison.intervals import Estimate
+from superadam.lab.comparison.statistics import Comparison, Ratio, Statistics, analyse
+from superadam.lab.comparison.verdict import change, losses
+
+PAGE = ROOT / "docs" / "results.md"
+MUON = "muon adjust_lr_fn=match_rms_adamw weight_decay=0.01 lr=1e-3:0.1"  # torch's takes no kernels of convolutions
+FIXED = {"AdamW, β₂ = 0.99": "adamw betas=[0.9,0.99] lr=3e-4:0.1"}  # all trials for the learning rate
+PEERS_HERE = {"SOAP": PEERS["SOAP"], "Muon": MUON}
+COMMON = {"warmup": 0.05, "trials": 5, "halving": 3, "first_seed": 400}
+
+
+@dataclasses.dataclass
+class Test:
+    """Tasks, methods and seeds; the runs are in docs/data/search."""
+
+    name: str
+    tasks: tuple[str, ...]
+    task_file: str
+    methods: dict[str, str]
+    seeds: int
+
+    @property
+    def file(self) -> Path:
+        return DATA / f"{self.name}.json"
+
+    def run(self, out: Path, jobs: int | None, data_dir: str) -> None:
+        os.environ["SUPERADAM_DATA"] = data_dir
+        chosen = [f"{name}: {method}" for name, method in self.methods.items()]
+        options = {**COMMON, "seeds": self.seeds, "task_file": ROOT / self.task_file, "baseline": f"AdamW: {ADAMW}"}
+        found = lab.compare(self.tasks, chosen, out=out, jobs=jobs, **options)
+        found.plan.task_file = self.task_file
+        kept.write(self.file, [found], f"python scripts/locked.py --run '{self.name}'")
+
+    def against(self, baseline: str) -> Statistics:
+        (results,) = kept.read(self.file)
+        results.plan.baseline = baseline
+        return analyse(results)
+
+    def tables(self) -> dict[str, str]:
+        found = self.against("AdamW")
+        head = ["", "final loss", "gradients", "seconds"]
+        ours = [row(f"`{name}`", task.comparisons[NAME]) for name, task in found.tasks.items()]
+        rivals = [
+            [
+                rival,
+                *(change(t.comparisons[NAME].finals.value) for t in o.tasks.values()),
+                losses(o.overall[NAME]),
+            ]
+            for rival in self.methods
+            if rival != NAME and (o := self.against(rival))
+        ]
+        names = [f"`{task}`" for task in found.tasks]
+        return {
+            self.name: bench.Table("", head, [row(m, c) for m, c in found.overall.items()]).markdown(),
+            f"{self.name} tasks": bench.Table("", head, ours).markdown(),
+            f"{self.name} rivals": bench.Table("", ["against", *names, "all"], rivals).markdown(),
+        }
+
+
+FIRST = Test(
+    "locked",
+    ("locked-characters", "locked-denoising", "locked-photographs", "locked-series"),
+    "scripts/locked_tasks.py",
+    {NAME: "super_adam_plus betas=[0.9,0.99] one_sided_above=100 lr=1e-3:0.1", **FIXED, **PEERS_HERE},
+    seeds=5,
+)
+AGAIN = Test(
+    "locked again",
+    ("locked-bytes", "locked-mixer", "locked-pendulum", "locked-sorting"),
+    "scripts/locked_again_tasks.py",
+    {NAME: "super_adam_plus lr=1e-3:0.1", **PEERS_HERE},
+    seeds=4,
+)
+TESTS = {test.name: test for test in (FIRST, AGAIN)}
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+def times(ratio: Ratio) -> str:
+    """A multiple of the baseline's, with its interval, and how many runs got there if some did not."""
+    e: Estimate = ratio.estimate
+    missed = "" if ratio.reached == ratio.runs else f"; {ratio.reached} of {ratio.runs} runs"
+    return f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f}{missed})".replace("inf", "∞")
+
+
+def row(name: str, c: Comparison) -> list[str]:
+    return [name, losses(c), times(c.times["gradient_evaluations"]), times(c.times["seconds"])]
+
+
+def page() -> str:
+    text = PAGE.read_text(encoding="utf-8")
+    tables = {name: table for test in TESTS.values() if test.file.exists() for name, table in test.tables().items()}
+    for name, table in tables.items():
+        before, after = f"<!-- {name} -->\n\n", "\n\n<!-- end -->"
+        start = text.index(before) + len(before)
+        text = text[:start] + table + text[text.index(after, start) :]
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", choices=TESTS, metavar="NAME")
+    parser.add_argument("--data-dir")
+    parser.add_argument("--out", type=Path, default=ROOT / "locked")
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    if args.run:
+        TESTS[args.run].run(args.out, args.jobs, args.data_dir)
+    if args.check:
+        sys.exit(page() != PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

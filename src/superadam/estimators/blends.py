@@ -1,0 +1,228 @@
+"""Estimators that mix two averages, or an average and the newest gradient, when a step is taken."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from superadam._state.parts import check
+from superadam._step.tensors import mix
+from superadam.estimators.base import Blend
+from superadam.schedules import BiasCorrected
+
+if TYPE_CHECKING:
+    from superadam._step.view import View
+
+__all__ = ["GradientDifferences", "HeavyBall", "NesterovAdam", "TwoAverages"]
+
+
+class TwoAverages(Blend):
+    r"""A fast average of gradients plus a multiple of a slow one (AdEMAMix: Pagliardini et al. 2024).
+
+    $$m_t = (1-\alpha_t) m_{t-1} + \alpha_t \nabla f(x_t; \xi_t), \qquad
+      n_t = \beta_t n_{t-1} + (1-\beta_t) \nabla f(x_t; \xi_t), \qquad g_t = m_t + a_t n_t$$
+
+    In `warmup` steps, $a_t$ rises linearly to `a`, and $\beta_t$ from `start` to `beta` so that its half-life rises
+    linearly. `g` holds $m_t$. Keeps one tensor more than line 11, for $n_t$.
+
+    Args:
+        a: weight of the slow average, after the warm-up.
+        beta: β of the slow average, after the warm-up.
+        warmup: number of steps in which a_t and β_t rise. 0: they are constant.
+        start: β of the slow average in the first step of a warm-up.
+
+    >>> TwoAverages(warmup=1000)
+    TwoAverages(a=2.0, beta=0.9999, warmup=1000, start=0.9)
+    """
+
+    a: float = 2.0
+    beta: float = 0.9999
+    warmup: int = 0
+    start: float = 0.9
+
+    buffers = ("g", "slow")
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check(self.a >= 0, "a", self.a, "a >= 0")
+        for name in ("beta", "start"):
+            check(0 < getattr(self, name) < 1, name, getattr(self, name), f"0 < {name} < 1")
+        check(self.warmup >= 0, "warmup", self.warmup, "warmup >= 0")
+
+    def _done(self, t: Any) -> Any:
+        """The share of the warm-up that is over."""
+        if self.warmup == 0:
+            return t * 0 + 1.0
+        return (t / self.warmup).clamp(max=1.0) if isinstance(t, Tensor) else min(t / self.warmup, 1.0)
+
+    def share(self, t: Any) -> Any:
+        """a_t."""
+        return self.a * self._done(t)
+
+    def slow_weight(self, t: Any) -> Any:
+        """1 - β_t: the half-life, ln ½ / ln β - 1, rises linearly."""
+        first, last = 1 / math.log(self.start), 1 / math.log(self.beta)
+        rate = 1 / (first + (last - first) * self._done(t))
+        return -torch.expm1(rate) if isinstance(rate, Tensor) else -math.expm1(rate)
+
+    def after(self, s: View, grad: Tensor) -> Tensor:
+        if s.restarted:
+            s.slow.zero_()
+        mix(s.slow, grad, s.at_step(lambda t, tau: self.slow_weight(t)))
+        return super().after(s, grad)
+
+    def estimate(self, s: View) -> Tensor:
+        slow = s.slow if s.factor is None else s.slow * s.factor
+        g: Tensor = s.g + slow * s.at_step(lambda t, tau: self.share(t))
+        return g
+
+
+class GradientDifferences(Blend):
+    r"""An average of gradients, and one of their changes from batch to batch (Adan: Xie et al. 2022).
+
+    $$\Delta_t = \nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_{t-1}), \qquad
+      d_t = \text{the corrected average of } \Delta_t \text{ with } \beta, \qquad g_t = m_t + \beta d_t$$
+
+    Line 4 gets $\nabla f(x_t; \xi_t) + \beta \Delta_t$. `g` holds $m_t$. Keeps two tensors more than line 11.
+
+    Args:
+        beta: weight of the old average of changes, and of that average in g_t.
+
+    >>> GradientDifferences()
+    GradientDifferences(beta=0.92)
+    """
+
+    beta: float = 0.92
+
+    buffers = ("g", "changes", "last")
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
+
+    def after(self, s: View, grad: Tensor) -> Tensor:
+        later = s.at_step(lambda t, tau: (t > 1) * 1.0)
+        change = (grad - s.last) * later
+        mix(s.changes, change, s.at_step(BiasCorrected(self.beta).weight))
+        s.last = grad
+        seen: Tensor = super().after(s, grad) + change * self.beta
+        return seen
+
+    def estimate(self, s: View) -> Tensor:
+        changes = s.changes if s.factor is None else s.changes * s.factor
+        g: Tensor = s.g + changes * self.beta
+        return g
+
+
+class HeavyBall(Blend):
+    r"""The newest gradient plus a share of the last step: momentum of steps, not of gradients (RMSprop's in torch).
+
+    $$g_t = (1 - \mathrm{dampening}) \nabla f(x_t; \xi_t) + \mathrm{momentum}\, H_t b_{t-1}, \qquad
+      b_t = H_t^{-1} g_t$$
+
+    So $b_t = \mathrm{momentum}\, b_{t-1} + (1 - \mathrm{dampening}) H_t^{-1} \nabla f(x_t; \xi_t)$. Line 9 repeats a
+    share of the last step and adds a step along the newest gradient, on a set too. The buffer `g` holds $b_t$. α_t of
+    the schedule is not used.
+
+    Args:
+        momentum: share of the last step in the next.
+        dampening: 1 - dampening is the weight of the newest gradient. With dampening = momentum, b_t is an average.
+
+    >>> HeavyBall()
+    HeavyBall(momentum=0.9)
+    """
+
+    momentum: float = 0.9
+    dampening: float = field(default=0.0, repr=False)
+
+    elementwise = True
+    watches_steps = True
+
+    def __post_init__(self) -> None:
+        check(0 <= self.momentum < 1, "momentum", self.momentum, "0 <= momentum < 1")
+        check(0 <= self.dampening < 1, "dampening", self.dampening, "0 <= dampening < 1")
+
+    def after(self, s: View, grad: Tensor) -> Tensor:
+        if s.restarted:
+            s.g.zero_()
+        return grad
+
+    def estimate(self, s: View) -> Tensor:
+        grad = s.grad if s.factor is None else s.grad * s.factor
+        if self.dampening > 0:
+            grad = grad * (1 - self.dampening)
+        g: Tensor = grad + s.g * s.matrix.H(s) * self.momentum
+        return g
+
+    def moved(self, s: View, step: Tensor) -> None:
+        s.g = step
+
+    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        if others.matrix.scope != "coordinate":
+            return f"it multiplies steps by H_t, and {type(others.matrix).__name__} only divides: use a diagonal matrix"
+        if others.matrix.from_estimate:
+            return f"{type(others.matrix).__name__} is made of g_t, which is made of H_t here"
+        return super().objection(others, options)
+
+
+class NesterovAdam(Blend):
+    r"""Nesterov's momentum with torch's weights of NAdam (Dozat 2016).
+
+    $$m_t = \beta m_{t-1} + (1-\beta) \nabla f(x_t; \xi_t), \qquad
+      g_t = \frac{\mu_{t+1} m_t}{1 - \prod_{i \le t+1} \mu_i}
+          + \frac{(1-\mu_t) \nabla f(x_t; \xi_t)}{1 - \prod_{i \le t} \mu_i}, \qquad
+      \mu_t = \beta\bigl(1 - \tfrac12 0.96^{t \psi}\bigr)$$
+
+    The schedule's average must begin at zero: `Constant(alpha=1 - beta, first=1 - beta)`.
+
+    Args:
+        beta: weight of the old average; the schedule needs the same.
+        decay: ψ, how fast μ_t rises to β.
+
+    >>> NesterovAdam()
+    NesterovAdam(beta=0.9, decay=0.004)
+    """
+
+    beta: float = 0.9
+    decay: float = 4e-3
+
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
+        check(self.decay >= 0, "decay", self.decay, "decay >= 0")
+
+    def weights(self, t: Any) -> tuple[Any, Any]:
+        """Those of m_t and of the newest gradient."""
+        now, later = (_mu(i, self.beta, self.decay) for i in (t, t + 1))
+        product = _product(t, self.beta, self.decay)
+        return later / (1 - product * later), (1 - now) / (1 - product)
+
+    def estimate(self, s: View) -> Tensor:
+        grad = s.grad if s.factor is None else s.grad * s.factor
+        m, newest = s.at_step(lambda t, tau: self.weights(t)[0]), s.at_step(lambda t, tau: self.weights(t)[1])
+        g: Tensor = s.g * m + grad * newest
+        return g
+
+
+def _mu(t: Any, beta: float, decay: float) -> Any:
+    return beta * (1 - 0.5 * 0.96 ** (t * decay))
+
+
+def _product(t: Any, beta: float, decay: float) -> Any:
+    """Π μ_i over i ≤ t. Where it is below 1e-20 it stays as it is: 1 - Π is 1."""
+    most = math.ceil(-46 / math.log(beta)) if beta > 0 else 1
+    if not isinstance(t, Tensor):
+        return _product_up_to(min(t, most), beta, decay)
+    i = torch.arange(1, most + 1, device=t.device)
+    return torch.where(i <= t.unsqueeze(-1), _mu(i.to(t.dtype), beta, decay), 1.0).prod(-1)
+
+
+@functools.lru_cache(maxsize=64)
+def _product_up_to(t: int, beta: float, decay: float) -> float:
+    return float(math.prod(_mu(i, beta, decay) for i in range(1, t + 1)))

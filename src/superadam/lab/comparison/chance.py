@@ -1,0 +1,88 @@
+"""The chance of tuning: what another choice of options would have changed, which p and the intervals leave out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from superadam.lab.comparison.intervals import LEVEL, holm
+from superadam.lab.comparison.jobs import scores
+from superadam.lab.comparison.power import spread
+from superadam.lab.comparison.records import Results
+from superadam.lab.comparison.statistics import Comparison, Statistics
+
+__all__ = ["tuning_variance", "unsure"]
+
+DRAWS = 2000
+
+
+def tuning_variance(losses: Sequence[float], noise: float) -> float:
+    """The variance of the logarithm of a method's loss, were it tuned again.
+
+    Args:
+        losses: logarithms of the final losses of the trials, each a mean over the tuning seeds.
+        noise: standard deviation of each.
+
+    The trials' losses stand in for the truth: noise is added to them, and what is then the best is chosen. It is 0
+    where one trial is far better than all others, or where several are as good.
+
+    >>> tuning_variance([0.0, 1.0], 0.01), tuning_variance([0.0, 0.0], 0.01), tuning_variance([0.0, 0.02], 0.02) > 5e-5
+    (0.0, 0.0, True)
+    """
+    found = np.asarray(losses, dtype=np.float64)
+    return float(found[(found + noise * _normal(len(found))).argmin(1)].var()) if len(found) else 0.0
+
+
+@cache
+def _normal(n: int) -> NDArray[np.float64]:
+    """Always the same, so that a report comes out the same each time."""
+    return np.random.default_rng(0).standard_normal((DRAWS, n))
+
+
+def unsure(results: Results, found: Statistics) -> dict[str | None, set[str]]:
+    """By task, and for None over all tasks: the methods whose difference is shown with the options that tuning has
+    chosen, and is not once the variance of tuning is added to that of the seeds."""
+    variances = {name: _of_task(results, found, name) for name in found.tasks}
+    tested: list[tuple[str | None, Comparison, float]] = []
+    for task in found.tasks.values():
+        both = {m: _sum(variances[task.name], found.baseline, m) for m in task.comparisons}
+        tested += [(task.name, c, _p(c, both[m])) for m, c in task.comparisons.items()]
+    for m, c in found.overall.items():
+        every = [_sum(variance, found.baseline, m) for variance in variances.values()]
+        tested.append((None, c, _p(c, sum(every) / len(every) ** 2)))
+    tested = [one for one in tested if not math.isnan(one[2])]
+    corrected = holm([p for *_, p in tested])
+    said: dict[str | None, set[str]] = {None: set(), **{name: set() for name in found.tasks}}
+    for (name, c, _), p in zip(tested, corrected, strict=True):
+        if c.outcome in ("better", "worse") and p >= 1 - LEVEL:
+            said[name].add(c.method)
+    return said
+
+
+def _of_task(results: Results, found: Statistics, name: str) -> dict[str, float]:
+    """By method. Where the spread is not known, none."""
+    task, plan = found.tasks[name], results.plan
+    noise = spread(o.finals for o in task.outcomes.values()) / math.sqrt(2 * max(1, len(plan.tuning_seeds)))
+    variances = {}
+    for m in found.methods:
+        tuned = [r for r in results.records if (r.task, r.method, r.phase) == (name, m, "tune")]
+        losses = [loss for _, loss in scores(plan, tuned).values() if 0 < loss < math.inf]
+        variances[m] = tuning_variance([math.log(f) for f in losses], noise) if math.isfinite(noise) else 0.0
+    return variances
+
+
+def _sum(variances: dict[str, float], *methods: str) -> float:
+    return sum(variances[m] for m in methods)
+
+
+def _p(c: Comparison, variance: float) -> float:
+    """Of Student's test with the variance of tuning; no less than without it."""
+    if c.evidence is None or not c.relative or not c.error > 0:
+        return math.nan if c.evidence is None else c.evidence.p
+    t = abs(math.log(c.finals.value)) / math.sqrt(c.error**2 + variance)
+    return max(c.evidence.p, float(2 * stats.t.sf(t, c.finals.n - 1)))

@@ -1,0 +1,184 @@
+"""The plan and the pilot runs, made by a child process: code of the user's that hangs or leaks is stopped there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, Pipe
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Self
+
+from superadam.lab.comparison.entries import plan_from, text_of
+from superadam.lab.comparison.limits import limited
+from superadam.lab.comparison.options import Options
+from superadam.lab.comparison.planning import plan_of
+from superadam.lab.comparison.records import Plan
+from superadam.lab.errors import VARIABLE, WRONG, said
+from superadam.lab.own_methods import places
+
+if TYPE_CHECKING:
+    from superadam.lab.comparison.timing import Pilots
+
+__all__ = ["Planner", "child_environment", "main"]
+
+LOADING = 60.0  # seconds for a task file, which may import much; more if a run may take more
+
+
+def child_environment() -> dict[str, str]:
+    """Of processes that are started from here: they use one thread, and import what this one can import."""
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+    }
+
+
+class Planner:
+    """A process that plans. It ends with this one, however that ends.
+
+    The task file, the first gradient of each task, each optimizer that is made and each pilot run have the limits of a
+    run. Whatever exceeds them is named in the error.
+
+    Args:
+        ends: when all of it must be done, by `time.monotonic`; None for no such time.
+    """
+
+    def __init__(self, ends: float | None = None) -> None:
+        self._ends = ends
+
+    def __enter__(self) -> Self:
+        self._pipe, theirs = Pipe()
+        # A process group of its own: Ctrl-C is for this process, which then ends it.
+        code = "import os; os.setpgrp(); from superadam.lab.comparison import planner; planner.main()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env=child_environment(),
+        )
+        theirs.close()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._pipe.close()
+
+    def plan(self, options: Options) -> Plan:
+        """As `planning.plan_of`."""
+        return plan_from(json.dumps(self._asked({"options": dataclasses.asdict(options), "own": places()})))
+
+    def pilots(self, plan: Plan) -> Pilots:
+        """As `timing.piloted`, of the plan that this process has made."""
+        from superadam.lab.comparison.timing import Pilot  # scipy takes a second to import
+
+        found = self._asked({"pilots": text_of(plan)})
+        return {(task, m): Pilot._make([*rest, dict(losses)]) for task, m, *rest, losses in found}
+
+    def _asked(self, request: dict[str, Any]) -> Any:
+        what = "planning"
+        try:
+            self._pipe.send_bytes(json.dumps(request, default=_plain).encode())
+            while True:
+                left = None if self._ends is None else max(0.0, self._ends - time.monotonic())
+                if not self._pipe.poll(left):
+                    raise ValueError(f"{what}: not done within --minutes. Give more, or fewer methods or tasks")
+                kind, value = json.loads(self._pipe.recv_bytes())
+                if kind == "made":
+                    return value
+                if kind == "wrong":
+                    raise ValueError(value)
+                if kind == "bug":
+                    raise AssertionError(value)
+                what = value
+        except (EOFError, OSError):
+            code = self._process.wait()
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            raise ValueError(f"{what}: the process that plans {how}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Paths, and numbers of NumPy, for JSON."""
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+# ------------------------------------------------------------------------------------------------ in that process
+
+
+def main() -> None:
+    """Answer what the process at the other end asks, until it is no more."""
+    import torch._dynamo  # noqa: F401 - torch imports it with the first optimizer, whose time is limited
+
+    pipe: Connection = Connection(int(sys.argv[1]))
+    asked: SimpleQueue[bytes] = SimpleQueue()
+
+    def listen() -> None:
+        try:
+            while True:
+                asked.put(pipe.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(1)
+
+    sending = threading.Lock()  # a limit is told from another thread
+
+    def send(kind: str, value: Any) -> None:
+        with sending:
+            pipe.send_bytes(json.dumps([kind, value]).encode())
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        request = json.loads(asked.get())
+        try:
+            send("made", _answer(request, send))
+        except Exception as error:
+            if os.environ.get(VARIABLE, "0") not in ("", "0"):
+                traceback.print_exception(error)
+            code, line = said(error)
+            if code == WRONG:
+                send("wrong", line.removeprefix("Error: "))
+            else:
+                send("bug", f"{type(error).__name__}: {error}")
+
+
+def _answer(request: dict[str, Any], send: Any) -> Any:
+    if "options" in request:
+        options = Options(**request["options"])
+        guard = _Guard(send, options.run_seconds, options.run_memory)
+        return dataclasses.asdict(plan_of(options, guard, request["own"]))
+    from superadam.lab.comparison.timing import piloted
+
+    plan = plan_from(request["pilots"])
+    pilots = piloted(plan, _Guard(send, plan.run_seconds, plan.run_memory))
+    return [[*place, *pilot[:-1], list(pilot.losses.items())] for place, pilot in pilots.items()]
+
+
+class _Guard:
+    """Limits what is done inside, and says what it is."""
+
+    def __init__(self, send: Any, seconds: float | None, memory: float | None) -> None:
+        self._send, self._seconds, self._memory = send, seconds, memory
+
+    @contextmanager
+    def __call__(self, what: str, *, loading: bool = False) -> Iterator[None]:
+        self._send("begun", what)
+        seconds, words, me = self._seconds, {}, os.getpid()
+        if loading and seconds is not None and seconds < LOADING:
+            seconds, words = LOADING, {"limit": "the limit for loading a file where --run-seconds is less"}
+        try:
+            with limited(seconds, self._memory, lambda why: self._send("wrong", f"{what}: {why}"), **words):
+                yield
+        finally:
+            if os.getpid() != me:  # the task has forked, and this is the copy
+                os._exit(0)

@@ -1,0 +1,85 @@
+"""How small a difference a comparison can show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from scipy import optimize, stats
+
+from superadam.lab.comparison.intervals import LEVEL
+from superadam.lab.comparison.statistics import Statistics
+
+__all__ = ["FEWEST", "POWER", "detectable", "percent", "spread", "statement"]
+
+FEWEST = 3  # seeds: fewer are not enough for a verdict
+POWER = 0.8
+MOST = 50.0  # of a logarithm: what is more cannot be shown
+
+
+def detectable(spread: float, seeds: int, family: int = 1) -> float:
+    """The least logarithm of a ratio that is shown in 4 of 5 comparisons, by Student's paired test at 0.05/family.
+
+    `spread` is the standard deviation of the difference on one seed. Holm's method starts at 0.05/family, so that with
+    other true differences beside it, less can be shown.
+
+    >>> round(detectable(0.1, 5), 3), round(detectable(0.1, 5, family=10), 3), round(detectable(0.1, 20), 3)
+    (0.168, 0.316, 0.066)
+    """
+    if seeds < 2 or not spread < math.inf:
+        return math.inf
+    if spread == 0:
+        return 0.0
+    critical = float(stats.t.isf((1 - LEVEL) / (2 * family), seeds - 1))
+
+    def lack(shift: float) -> float:
+        return float(stats.nct.sf(critical, seeds - 1, shift)) - POWER
+
+    high = 1.0
+    while lack(high) < 0:
+        high *= 2
+        if high * spread / math.sqrt(seeds) > MOST:
+            return math.inf
+    return float(optimize.brentq(lack, 0.0, high)) * spread / math.sqrt(seeds)
+
+
+def spread(losses: Iterable[Mapping[int, float]]) -> float:
+    """The standard deviation of the logarithm of the ratio of two methods' losses on one seed; infinite if unknown.
+
+    It is √2 times that of what is left when the mean of every method, and that of every seed, are taken away: of all
+    methods together, for a few seeds of one say little. A method that has lost a run is left out.
+    """
+    whole = [list(of.values()) for of in losses if of and all(0 < f < math.inf for f in of.values())]
+    if len(whole) < 2 or len({len(row) for row in whole}) > 1 or len(whole[0]) < 2:
+        return math.inf
+    table = np.log(np.array(whole))
+    rest = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
+    return math.sqrt(2 * float((rest**2).sum()) / ((table.shape[0] - 1) * (table.shape[1] - 1)))
+
+
+def percent(logarithm: float) -> str:
+    """A difference of losses as people say it.
+
+    >>> percent(0.0392), percent(0.7), percent(math.inf)
+    ('4.0 %', '101 %', 'any size')
+    """
+    if not math.isfinite(logarithm):
+        return "any size"
+    share = 100 * math.expm1(logarithm)
+    return f"{share:.{1 if share < 10 else 0}f} %"
+
+
+def statement(found: Statistics, seeds: int) -> str:
+    """What the report's runs could show, in a sentence; empty if that cannot be said."""
+    shown = {
+        name: detectable(spread(o.finals for o in task.outcomes.values()), seeds, max(1, found.family))
+        for name, task in found.tasks.items()
+    }
+    parts = [f"{percent(d)} on {name}" for name, d in shown.items() if math.isfinite(d)]
+    if not parts:
+        return ""
+    return (
+        f"Power: with {seeds} seeds and this spread of losses, a true difference of {', '.join(parts)} is detected in "
+        f"{round(100 * POWER)} of 100 comparisons. Smaller differences are missed more often."
+    )

@@ -1,0 +1,173 @@
+"""A comparison that fits a time: pilot runs say what a run takes and how much losses vary."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+from superadam.lab.comparison.budgets import kept, rungs
+from superadam.lab.comparison.jobs import Job, judged
+from superadam.lab.comparison.planning import Guard, unguarded
+from superadam.lab.comparison.power import FEWEST, POWER, detectable, percent, spread
+from superadam.lab.comparison.records import Plan, Record, known
+from superadam.lab.comparison.worker import ROWS, SPACING, run
+from superadam.lab.specs import read
+
+__all__ = ["Pilot", "fitted", "forecast", "in_time", "piloted", "seconds_of"]
+
+SEEDS = range(2000, 2006)  # of no other run
+PART, LEAST = 10, 20  # a pilot run has a tenth of the evaluations, but no fewer than 20
+SAFETY, STARTUP = 1.3, 15.0  # workers get in each other's way; seconds until they have begun
+LATE = 1.3  # the machine may become so many times slower still: trials and the fewest seeds, which all stay, will fit
+MOST = 20  # seeds
+TRIALS, MOST_TRIALS = 1.8, 18  # for each seed; in all
+
+
+class Pilot(NamedTuple):
+    """What pilot runs of a method on a task have told."""
+
+    setup: float
+    """Seconds of a run beside its gradients and rows."""
+    row: float
+    """Seconds to measure once."""
+    gradient: float
+    """Seconds of a gradient evaluation, with the optimizer's step."""
+    per_batch: int
+    """Gradient evaluations of a batch: 2 with τ > 0, more with a line search."""
+    losses: dict[int, float]
+    """Final losses by seed."""
+
+
+Pilots = dict[tuple[str, str], Pilot]
+
+
+def piloted(plan: Plan, guard: Guard = unguarded) -> Pilots:
+    """Six short runs of every method on every task, in this process and on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {(task, method): _pilot(plan, task, method, guard) for task in plan.tasks for method in plan.methods}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _pilot(plan: Plan, task: str, method: str, guard: Guard) -> Pilot:
+    amount = min(plan.budget_evals[task], max(LEAST, plan.budget_evals[task] // PART))
+    taken, losses = [], {}
+    for seed in SEEDS:
+        begun = time.perf_counter()
+        with guard(f"{task} with {method}, a pilot run"):
+            record = run(plan, Job(task, method, "tune", 0, seed, _options(plan, method), "gradients", amount))
+        taken.append((time.perf_counter() - begun, record))
+        losses[seed] = judged(record)
+    wall, record = sorted(taken, key=lambda pair: pair[0])[len(taken) // 2]  # the first one imports and warms up
+    training = known(record.rows[-1].get("seconds")) if record.rows else 0.0
+    measured = max(0.0, wall - training) / (len(record.rows) + 1)
+    evaluations, steps = (_last(record, name, amount) for name in ("gradient_evaluations", "step"))
+    return Pilot(measured, measured, training / evaluations, max(1, math.ceil(evaluations / steps)), losses)
+
+
+def _last(record: Record, name: str, unknown: float) -> float:
+    found = known(record.rows[-1].get(name)) if record.rows else math.inf
+    return found if 0 < found < math.inf else unknown
+
+
+def _options(plan: Plan, method: str) -> tuple[tuple[str, float], ...]:
+    """A method of the zoo has defaults that train; of another one, the middle of what is tuned."""
+    text = plan.compositions.get(method, method)
+    space = plan.spaces.get(method, {}) if not read(text)[0].foreign else plan.space_of(method)
+    return tuple((key, math.sqrt(low * high)) for key, (low, high) in space.items())
+
+
+# ------------------------------------------------------------------------------------------------ what fits
+
+
+def seconds_of(plan: Plan, pilots: Pilots, jobs: int) -> float:
+    """How long the comparison will take, with so many workers."""
+    found = 0.0
+    for (task, method), pilot in pilots.items():
+        trials = plan.trials
+        for amount in rungs(plan, task):
+            found += trials * len(plan.tuning_seeds) * _run(pilot, amount or plan.budget_evals[task])
+            trials = trials if amount is None else kept(plan, trials)
+        lengths = [plan.budget_evals[task], *_more(plan, task, method, pilots)]
+        found += len(plan.report_seeds) * sum(_run(pilot, length) for length in lengths)
+    return STARTUP + SAFETY * found / max(1, jobs)
+
+
+def _more(plan: Plan, task: str, method: str, pilots: Pilots) -> list[int]:
+    """The gradient evaluations of the runs of the report beside the one with equal gradients, as `budgets.lengths`."""
+    pilot, theirs, whole = pilots[task, method], pilots[task, plan.baseline], plan.budget_evals[task]
+    found = []
+    if "epochs" in plan.budgets and pilot.per_batch > 1:
+        found.append(pilot.per_batch * whole)
+    if "seconds" in plan.budgets and method != plan.baseline and pilot.gradient > 0:
+        found.append(round(whole * theirs.gradient / pilot.gradient))
+    return found
+
+
+def _run(pilot: Pilot, evaluations: int) -> float:
+    rows = 1 + min(ROWS, max(4, evaluations // SPACING))
+    return pilot.setup + rows * pilot.row + evaluations * pilot.gradient
+
+
+def fitted(plan: Plan, minutes: float, jobs: int, pilots: Pilots, spent: float = 0.0) -> Plan:
+    """The plan with as many seeds and trials as fit; `spent` are the seconds that have passed."""
+    best = None
+    for seeds in range(FEWEST, MOST + 1):
+        first = plan.report_seeds[0]
+        trials = min(MOST_TRIALS, max(5, round(TRIALS * seeds)))
+        tried = dataclasses.replace(
+            plan, trials=trials, report_seeds=list(range(first, first + seeds)), minutes=minutes
+        )
+        needed = seconds_of(tried, pilots, jobs)
+        if best is not None:
+            fewest = dataclasses.replace(tried, report_seeds=tried.report_seeds[:FEWEST])
+            needed = max(needed, LATE * seconds_of(fewest, pilots, jobs))
+        if spent + needed <= 60 * minutes:
+            best = tried
+        elif best is None:
+            least = math.ceil((spent + needed) / 60)
+            raise ValueError(
+                f"{minutes:g} minutes are too few for {len(plan.methods)} methods on {len(plan.tasks)} tasks with "
+                f"{jobs} workers: {least} are needed. Give more --minutes, fewer methods, a smaller --scale or "
+                "--halving 3"
+            )
+    assert best is not None
+    return best
+
+
+def in_time(plan: Plan, records: Iterable[Record]) -> Plan | None:
+    """The plan without the seeds of the report that some method has not run yet; None if fewer than three are left.
+
+    For a comparison whose time is over. Which seeds are left does not depend on any loss, so that it is as honest as
+    one that was planned with them.
+    """
+    done = {(r.task, r.method, r.seed) for r in records if r.phase == "report" and r.budget == "gradients"}
+    places = [(task, method) for task in plan.tasks for method in plan.methods]
+    seeds = [seed for seed in plan.report_seeds if all((*place, seed) in done for place in places)]
+    return dataclasses.replace(plan, report_seeds=seeds) if len(seeds) >= FEWEST else None
+
+
+def forecast(plan: Plan, pilots: Pilots) -> dict[str, float]:
+    """By task, the least logarithm of a ratio that the comparison will show in 4 of 5 cases."""
+    family = len(plan.tasks) * (len(plan.methods) - 1) + (len(plan.methods) - 1 if len(plan.tasks) > 1 else 0)
+    found = {}
+    for task in plan.tasks:
+        noise = spread(pilots[task, m].losses for m in plan.methods)
+        found[task] = detectable(noise, len(plan.report_seeds), max(1, family))
+    return found
+
+
+def said(plan: Plan, pilots: Pilots, minutes: float) -> str:
+    """The forecast, for people."""
+    shown = ", ".join(f"{percent(d)} on {task}" for task, d in forecast(plan, pilots).items())
+    return (
+        f"{minutes:g} minutes allow {plan.trials} trials and {len(plan.report_seeds)} seeds of every method. By the "
+        f"pilot runs, this detects differences of the final loss above {shown} (in {round(100 * POWER)} of 100 cases)."
+    )

@@ -1,0 +1,89 @@
+"""What foreign code a comparison runs: versions and contents."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Iterable
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from superadam.lab.errors import place_and, task_files
+from superadam.lab.specs import read
+
+__all__ = ["described", "executed", "executing", "file_of", "sources"]
+
+NAMED = ("superadam", "torch")
+"""Their versions are in every report."""
+
+
+class Executing(NamedTuple):
+    """A file of the user's that is being run."""
+
+    path: str
+    declares: bool
+    """Whether its calls of `lab.task` and `lab.method` count: it is a task file, not one with an optimizer."""
+
+
+executing: list[Executing] = []
+"""The innermost last."""
+
+
+def executed(path: Path, what: str, *, declares: bool = False) -> ModuleType:
+    """A file of the user's, run. `what` says what it is."""
+    if not path.is_file():
+        raise ValueError(f"There is no {what} {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} is no Python file: expected a {what}")
+    module = importlib.util.module_from_spec(spec)
+    task_files.add(str(path))
+    executing.append(Executing(str(path), declares))
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ValueError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
+    except (Exception, SystemExit) as error:
+        raise ValueError(place_and(error) or f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    finally:
+        executing.pop()
+    return module
+
+
+def file_of(target: str) -> Path | None:
+    """The file of a target such as my_file.py:Mine; None if it is a module."""
+    place, colon, _ = target.rpartition(":")
+    return Path(place) if colon and place.endswith(".py") else None
+
+
+def sources(methods: Iterable[str]) -> dict[str, str]:
+    """The files and packages that methods come from, each with its version and a digest of its content."""
+    places = [place for method in methods for spec in read(method) for place in spec.places]
+    return {name: described(name) for name in sorted(set(map(_source, places)) - set(NAMED))}
+
+
+def _source(place: str) -> str:
+    file = file_of(place)
+    return str(file) if file is not None else place.replace(":", ".").partition(".")[0]
+
+
+def described(source: str) -> str:
+    """A file by its digest, a package by its version and the digest of its Python files."""
+    if source.endswith(".py"):
+        return f"sha256 {_digest([Path(source)])}"
+    found = importlib.util.find_spec(source)
+    if found is None:
+        raise ValueError(f"There is no package {source!r}: pip install it, or correct its name")
+    folders = [Path(p) for p in found.submodule_search_locations or ()]
+    files = sorted(f for folder in folders for f in folder.rglob("*.py")) or [Path(found.origin or "")]
+    names = packages_distributions().get(source, [])
+    return " ".join([*(f"{version(name)}" for name in names[:1]), f"sha256 {_digest(files)}"])
+
+
+def _digest(files: list[Path]) -> str:
+    found = hashlib.sha256()
+    for file in files:
+        found.update(file.read_bytes())
+    return found.hexdigest()[:16]

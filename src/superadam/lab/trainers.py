@@ -1,0 +1,158 @@
+"""Tasks of other people's training code: a Lightning module; a model and examples in Hugging Face's folders."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, tensor
+from torch.utils.data import Dataset
+
+from superadam.lab.own import task
+from superadam.lab.registry import Task
+from superadam.lab.supervised import Data
+
+__all__ = ["huggingface", "lightning"]
+
+FILES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
+"""How the files of splits are called."""
+HIDDEN = -1
+"""The label of a test split whose labels are kept secret."""
+
+
+def lightning(name: str, module: Callable[[], Any], data: Data | Callable[[], Data], **more: Any) -> Task:
+    """A task of a LightningModule: the loss is that of its `training_step`, without dropout where it is measured.
+
+    `configure_optimizers` is not asked: the optimizer is what is compared. `self.log` does nothing here.
+
+    Args:
+        name: what it is called.
+        module: makes the module, with torch's generator set to the run's seed.
+        data: loaders, datasets or tensors by split, or what returns them: `lambda: {"train": module.train_dataloader(),
+            "valid": module.val_dataloader()}`.
+        **more: as for `lab.task`: `batch`, `epochs`, `score`, `description`.
+    """
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*self.trainer.*")  # of self.log
+            found = model.training_step(batch, 0)
+        found = found["loss"] if isinstance(found, dict) else found
+        if not isinstance(found, Tensor):
+            raise ValueError(
+                f"training_step of {type(model).__name__} returned {type(found).__name__}: expected the loss, or a "
+                "dict with it. Manual optimization cannot be compared"
+            )
+        return found
+
+    loss.whole_batch = True  # type: ignore[attr-defined]
+    return task(name, model=module, data=data, loss=loss, **{"description": "a Lightning module", **more})
+
+
+def huggingface(
+    name: str,
+    model: str | Path,
+    data: str | Path,
+    *,
+    text: str = "text",
+    label: str = "label",
+    length: int = 128,
+    **more: Any,
+) -> Task:
+    """A task of Hugging Face's folders: one with a text classifier and its tokenizer, one with examples.
+
+    Weights in the model's folder are taken, and what they lack is drawn with the run's seed; without any, all are. The
+    data are files train.jsonl, validation.jsonl and test.jsonl, or what `save_to_disk` of a `DatasetDict` wrote, for
+    which the package `datasets` is needed. What a `Dataset` alone wrote is all for training. Nothing is downloaded.
+
+    Args:
+        name: what it is called.
+        model: the folder of the model and its tokenizer.
+        data: the folder of the examples.
+        text: the column with the text of an example.
+        label: the column with its label: the number of a class, from 0 on. A test split with hidden labels, which are
+            -1, is left out.
+        length: tokens of a text, at the most.
+        **more: as for `lab.task`: `batch`, `epochs`, `description`.
+    """
+
+    def make() -> Any:
+        from transformers import AutoConfig, AutoModelForSequenceClassification
+
+        if any(Path(model).glob("*.safetensors")) or any(Path(model).glob("*.bin")):
+            return AutoModelForSequenceClassification.from_pretrained(model, local_files_only=True)
+        config = AutoConfig.from_pretrained(model, local_files_only=True)
+        return AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
+
+    def read() -> Data:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+        splits = _splits(Path(data))
+        if all(row.get(label) == HIDDEN for row in splits.get("test", ())):
+            splits.pop("test", None)
+        return {split: Encoded(rows, tokenizer, text, label, length) for split, rows in splits.items()}
+
+    if not (Path(model) / "config.json").is_file():  # transformers would take it for a name on the hub
+        raise ValueError(f"{model} is no folder of a model: there is no config.json. model.save_pretrained writes one")
+
+    def loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
+        found: Tensor = model(**batch).loss
+        return found
+
+    more = {"description": f"{Path(model).name} on {Path(data).name}", "score": _accuracy, **more}
+    return task(name, model=make, data=read, loss=loss, **more)
+
+
+def _accuracy(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    logits: Tensor = model(**batch).logits
+    return (logits.argmax(1) == batch["labels"]).float().mean()
+
+
+class Encoded(Dataset[dict[str, Tensor]]):
+    """Examples as token numbers, all of one length."""
+
+    def __init__(self, rows: list[dict[str, Any]], tokenizer: Any, text: str, label: str, length: int) -> None:
+        for key in (text, label):
+            if rows and key not in rows[0]:
+                raise ValueError(f"The examples have no column {key!r}: they have {', '.join(rows[0])}")
+        texts = [row[text] for row in rows]
+        found = tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+        self.columns = {**found, "labels": tensor([_class(row[label], label) for row in rows])}
+
+    def __len__(self) -> int:
+        return len(self.columns["labels"])
+
+    def __getitem__(self, i: int) -> dict[str, Tensor]:
+        return {name: column[i] for name, column in self.columns.items()}
+
+
+def _class(value: Any, column: str) -> int:
+    if isinstance(value, str) or value != int(value) or value < 0:
+        raise ValueError(f"The column {column!r} holds {value!r}: expected the number of a class, 0, 1, …")
+    return int(value)
+
+
+def _splits(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    found = {}
+    for split, names in FILES.items():
+        for path in (p for n in names if (p := folder / f"{n}.jsonl").is_file()):
+            found[split] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if found:
+        return found
+    if not any((folder / name).is_file() for name in ("dataset_dict.json", "dataset_info.json")):
+        raise ValueError(f"{folder} has no examples: expected train.jsonl and so on, or what save_to_disk wrote")
+    try:
+        from datasets import load_from_disk  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise ValueError(f"{folder} needs the package datasets: pip install datasets, or write .jsonl files") from None
+    stored = load_from_disk(str(folder)).with_format(None)
+    if not isinstance(stored, dict):  # one dataset, not several by name
+        return {"train": stored.to_list()}
+    found = {split: stored[n].to_list() for split, names in FILES.items() for n in names if n in stored}
+    if "train" not in found:
+        raise ValueError(f"{folder} has no split 'train': it has {', '.join(stored)}")
+    return found

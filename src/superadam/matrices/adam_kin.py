@@ -1,0 +1,185 @@
+"""Adam's second moment in other norms, and without trust in its first steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from superadam._state.parts import check
+from superadam._step.tensors import mix, over, plus
+from superadam.matrices.base import STILL, Matrix, check_options
+
+if TYPE_CHECKING:
+    from superadam._step.view import View
+
+__all__ = ["Centered", "InfinityNorm", "PastSecondMoment", "Rectified"]
+
+
+class InfinityNorm(Matrix):
+    r"""The largest gradient, slowly forgotten (Adamax: Kingma and Ba 2015).
+
+    $$u_t = \max\bigl(\beta u_{t-1}, |\nabla f(x_t; \xi_t)| + \lambda\bigr), \qquad H_t = \mathrm{diag}(u_t)$$
+
+    Args:
+        beta: how much of the largest gradient is left after a step.
+        lam: λ, added to the absolute value of every gradient.
+
+    >>> InfinityNorm()
+    InfinityNorm(beta=0.999, lam=1e-08)
+    """
+
+    beta: float = 0.999
+    lam: float = 1e-8
+
+    lr = 2e-3
+    buffers = ("u",)
+    homogeneous = True
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def update(self, s: View, grad: Tensor) -> None:
+        s.u.mul_(self.beta).clamp_min_(plus(grad.abs(), self.lam))
+
+    def H(self, s: View) -> Tensor:
+        u: Tensor = s.u
+        return u
+
+
+class Centered(Matrix):
+    r"""The second moment less the square of the first: an estimate of the gradients' variance (RMSprop, centered).
+
+    $$v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2, \qquad
+      m_t = \beta m_{t-1} + (1-\beta) \nabla f(x_t; \xi_t), \qquad
+      H_t = \mathrm{diag}\bigl(\sqrt{v_t - m_t^2} + \lambda\bigr)$$
+
+    Args:
+        beta: weight of the old averages.
+        lam: λ, added to the root of the variance.
+
+    >>> Centered()
+    Centered(beta=0.99, lam=1e-08)
+    """
+
+    beta: float = 0.99
+    lam: float = 1e-8
+
+    buffers = ("v", "mean")
+    homogeneous = True
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def update(self, s: View, grad: Tensor) -> None:
+        s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
+        mix(s.mean, grad, 1 - self.beta)
+
+    def H(self, s: View) -> Tensor:
+        variance = s.v - s.mean * s.mean
+        return plus(variance.clamp_min(0.0).sqrt(), self.lam)  # rounding may make it negative
+
+
+class Rectified(Matrix):
+    r"""Adam's second moment, once it is known well enough, and $I$ before (RAdam: Liu et al. 2020).
+
+    $$H_t = \mathrm{diag}\Bigl(\frac{\sqrt{v_t} + \lambda}{r_t \sqrt{1-\beta^t}}\Bigr) \text{ if } \rho_t > 5,
+      \quad I \text{ otherwise}, \qquad \rho_t = \rho_\infty - \frac{2t\beta^t}{1-\beta^t}, \qquad
+      \rho_\infty = \frac{2}{1-\beta} - 1$$
+
+    $$r_t^2 = \frac{(\rho_t-4)(\rho_t-2)\rho_\infty}{(\rho_\infty-4)(\rho_\infty-2)\rho_t}$$
+
+    Args:
+        beta: weight of the old average; 1 - β is that of the newest gradient.
+        lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
+
+    >>> Rectified()
+    Rectified(beta=0.999, lam=1e-08)
+    >>> [round(Rectified().trust(t), 5) for t in (1, 5, 6, 1000)]
+    [0.0, 0.0, 0.002, 0.51315]
+    """
+
+    beta: float = 0.999
+    lam: float = 1e-8
+
+    lr = 1e-2  # its first hundreds of steps are a warm-up
+    buffers = ("v",)
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    def lower_bound(self) -> float:
+        return min(self.lam, 1.0)
+
+    def trust(self, t: Any) -> Any:
+        """r_t √(1 - β^t); 0 where ρ_t is too small."""
+        most, left = 2 / (1 - self.beta) - 1, self.beta**t
+        rho = most - 2 * t * left / (1 - left)
+        if not isinstance(t, Tensor):
+            known = rho > 5
+            rho = max(rho, 5.0)
+        else:
+            known, rho = rho > 5, rho.clamp(min=5.0)
+        squared = (rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho) * (1 - left)
+        return known * abs(squared) ** 0.5
+
+    def update(self, s: View, grad: Tensor) -> None:
+        s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
+
+    def H(self, s: View) -> Tensor:
+        trust, h = s.at_age(self.trust), plus(s.v.sqrt(), self.lam)
+        if isinstance(trust, float):
+            return over(h, trust) if trust > 0 else torch.ones_like(h)
+        return torch.where(trust > 0, h / trust.clamp_min(1e-30), torch.ones_like(h))
+
+
+class PastSecondMoment(Matrix):
+    r"""The second moment of the gradients before the newest one, and bounded steps (ADOPT: Taniguchi et al. 2024).
+
+    $$H_t = \mathrm{diag}\Bigl(\max\bigl(\sqrt{v_{t-1}},\; \lambda,\;
+      \frac{|\nabla f(x_t; \xi_t)|}{(t-1)^{\mathrm{power}}}\bigr)\Bigr), \qquad
+      v_1 = \nabla f(x_1; \xi_1)^2, \quad v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2$$
+
+    The first gradient gives $v_1$ and takes no step: $H_1$ is so large that nothing moves. Keeps two tensors for each
+    parameter, $v_t$ and $H_t$.
+
+    Args:
+        beta: weight of the old average; 1 - β is that of the newest gradient.
+        lam: λ, the least entry of H_t.
+        power: how fast the bound on |H_t⁻¹ ∇f| grows with t.
+
+    >>> PastSecondMoment()
+    PastSecondMoment(beta=0.9999, lam=1e-06, power=0.25)
+    """
+
+    beta: float = 0.9999
+    lam: float = 1e-6
+    power: float = 0.25
+
+    buffers = ("v", "h")
+    homogeneous = True
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check(self.power >= 0, "power", self.power, "power >= 0")
+
+    def bound(self, t: Any) -> Any:
+        """1 / (t - 1)^power; 1 in the first step."""
+        n = (t - 1).clamp(min=1) if isinstance(t, Tensor) else max(t - 1, 1)
+        return n**-self.power
+
+    def update(self, s: View, grad: Tensor) -> None:
+        first = s.at_age(lambda t: (t == 1) * 1.0)
+        h = torch.maximum(s.v.sqrt().clamp_min(self.lam), grad.abs() * s.at_age(self.bound))
+        s.h = h * (first * STILL + 1)
+        mix(s.v, grad * grad, first * self.beta + (1 - self.beta))
+
+    def H(self, s: View) -> Tensor:
+        h: Tensor = s.h
+        return h

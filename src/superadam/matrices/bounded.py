@@ -1,0 +1,163 @@
+"""Matrices that bound every coordinate of a step: by its sign, by a curvature, or by a length that is learnt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from superadam._state.parts import check
+from superadam._step.tensors import clip
+from superadam.matrices.base import STILL, Matrix
+
+if TYPE_CHECKING:
+    from superadam._step.view import View
+
+__all__ = ["Resilient", "Sign", "Sophia", "sampled_label_loss"]
+
+
+class Sign(Matrix):
+    r"""The size of the estimate itself: every coordinate of a step is γ (Lion: Chen et al. 2023, signSGD).
+
+    $$H_t = \mathrm{diag}\bigl(\max(|g_t|, \lambda)\bigr), \qquad H_t^{-1} g_t = \mathrm{sign}(g_t)
+      \text{ where } |g_t| \ge \lambda$$
+
+    Keeps nothing. With `estimators.Nesterov` it is Lion.
+
+    Args:
+        lam: λ: below this size of g_t, a step is proportional to it.
+
+    >>> Sign()
+    Sign(lam=1e-15)
+    """
+
+    lam: float = 1e-15
+
+    lr = 1e-3
+    homogeneous = True
+    from_estimate = True
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check(self.lam > 0, "lam", self.lam, "lam > 0")
+
+    def H(self, s: View) -> Tensor:
+        return s.estimate.abs().clamp_min(self.lam)
+
+    def solve(self, s: View, g: Tensor) -> Tensor:
+        return g / g.abs().clamp_min(self.lam)
+
+
+class Sophia(Matrix):
+    r"""A curvature that is measured now and then, and steps that are no longer than γ (Liu et al. 2023).
+
+    $$h \leftarrow \beta h + (1-\beta)\, \hat g^2 \text{ in } \texttt{opt.observe()}, \qquad
+      H_t = \mathrm{diag}\bigl(\max(\rho B h, |g_t|, \lambda)\bigr)$$
+
+    $\hat g$ is a gradient of the loss with labels that the model itself draws (`sampled_label_loss`), B the number of
+    labels it is a mean over: $B \hat g^2$ estimates the diagonal of the Gauss-Newton matrix. Before the first
+    `opt.observe()` it is `Sign`.
+
+    Args:
+        beta: weight of the old average of curvatures.
+        rho: ρ: a smaller one clips more coordinates.
+        batch: B, the number of labels that the observed loss is a mean over.
+        lam: λ, the least entry of H_t.
+
+    >>> Sophia(batch=512)
+    Sophia(beta=0.99, rho=0.04, batch=512, lam=1e-15)
+    """
+
+    beta: float = 0.99
+    rho: float = 0.04
+    batch: int = 5120
+    lam: float = 1e-15
+
+    lr = 1e-3
+    buffers = ("h",)
+    from_estimate = True
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
+        check(self.rho > 0, "rho", self.rho, "rho > 0")
+        check(self.lam > 0, "lam", self.lam, "lam > 0")
+        check(self.batch >= 1, "batch", self.batch, "batch >= 1")
+
+    def observe(self, s: View, grad: Tensor) -> None:
+        s.h.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
+
+    def H(self, s: View) -> Tensor:
+        return torch.maximum(s.h * (self.rho * self.batch), s.estimate.abs()).clamp_min(self.lam)
+
+
+class Resilient(Matrix):
+    r"""A step length for every coordinate, which follows from the signs of its gradients alone (Rprop: Riedmiller and
+    Braun 1993).
+
+    $$\delta_t = \mathrm{clip}\Bigl(\delta_{t-1} \cdot \begin{cases} \eta^+ & c_t > 0 \\ \eta^- & c_t < 0 \\ 1
+      & c_t = 0\end{cases},\; \frac{\mathrm{least}}{\gamma},\; \frac{\mathrm{most}}{\gamma}\Bigr), \qquad
+      c_t = \nabla f(x_t; \xi_t)\, p_{t-1}, \qquad H_t = \mathrm{diag}\bigl(|g_t| / \delta_t\bigr)$$
+
+    $p_t$ is the gradient, or 0 where $c_t < 0$: there $H_t$ is so large that nothing moves. γ δ is the length of a
+    coordinate's step, γ at first. For gradients without noise, as signs of noise teach nothing.
+
+    Args:
+        grow: η⁺, factor of a step length while the gradient keeps its sign.
+        shrink: η⁻, factor where the sign has changed.
+        least: the shortest step.
+        most: the longest step.
+
+    >>> Resilient()
+    Resilient(grow=1.2, shrink=0.5, least=1e-06, most=50.0)
+    """
+
+    grow: float = 1.2
+    shrink: float = 0.5
+    least: float = 1e-6
+    most: float = 50.0
+
+    lr = 1e-2
+    buffers = ("delta", "last")
+    from_estimate = True  # not elementwise: a compiled kernel does not know γ
+
+    def __post_init__(self) -> None:
+        check(self.grow > 1, "grow", self.grow, "grow > 1")
+        check(0 < self.shrink < 1, "shrink", self.shrink, "0 < shrink < 1")
+        check(0 < self.least <= self.most, "least", self.least, "0 < least <= most")
+
+    def initial(self, name: str) -> float:
+        return 1.0 if name == "delta" else 0.0
+
+    def update(self, s: View, grad: Tensor) -> None:
+        agree = grad * s.last
+        delta = torch.where(agree < 0, s.delta * self.shrink, s.delta)
+        delta = torch.where(agree > 0, s.delta * self.grow, delta)
+        gamma = s.gamma
+        if isinstance(gamma, Tensor) or gamma > 0:
+            delta = clip(delta, self.least / gamma, self.most / gamma)
+        s.delta = delta
+        s.last = torch.where(agree < 0, torch.zeros_like(grad), grad)
+
+    def H(self, s: View) -> Tensor:
+        size = s.estimate.abs().clamp_min(1e-30) / s.delta
+        return torch.where(s.last == 0, size * STILL, size)
+
+    def solve(self, s: View, g: Tensor) -> Tensor:
+        step: Tensor = g.sign() * s.delta * (s.last != 0)
+        return step
+
+
+def sampled_label_loss(logits: Tensor) -> Tensor:
+    """The cross entropy of labels that are drawn from the model's own predictions: for `Sophia`.
+
+    Every few steps call `backward()` of it, then `opt.observe()` and `opt.zero_grad()`, before the gradients of the
+    batch are computed. `logits` has the classes last.
+
+    >>> float(sampled_label_loss(torch.tensor([[100.0, 0.0], [0.0, 100.0]])))
+    0.0
+    """
+    flat = logits.reshape(-1, logits.shape[-1])
+    labels = torch.multinomial(flat.detach().float().softmax(-1), 1).squeeze(-1)
+    return torch.nn.functional.cross_entropy(flat, labels)

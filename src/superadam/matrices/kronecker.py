@@ -1,0 +1,300 @@
+r"""Matrices $H_t = Q\, \mathrm{diag}(d)\, Q^\top$ with $Q = Q_L \otimes Q_R$, for the rows and columns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from superadam._state.parts import check
+from superadam._step.tensors import Scalar
+from superadam.matrices.base import Matrix, Rotation, Slot
+from superadam.matrices.per_tensor import LinAlgError, PerTensor, eigh, not_finite
+
+if TYPE_CHECKING:
+    from superadam._step.view import View
+
+__all__ = ["Kronecker", "Shampoo", "outer"]
+
+SIDES = (("L", -2), ("R", -1))
+TOLERATED = 3  # eigendecompositions in a row that may fail
+
+
+class Kronecker(PerTensor, abstract=True):
+    """What these matrices share: two sides, their factors `L` and `R`, and what is made of these every `every` steps.
+
+    That is the eigenvectors `QL` and `QR`, or (Shampoo) the roots `PL` and `PR`.
+
+    Args:
+        one_sided_above: if a side is longer than this, only the smaller side has a factor.
+        largest: tensors whose smaller side is longer are left to another matrix (`ByShape`).
+        block: cut matrices into blocks of at most so many rows and columns, each with factors of its own. None does
+            not.
+    """
+
+    one_sided_above: int = field(default=1024, kw_only=True, repr=False)
+    largest: int = field(default=10_000, kw_only=True, repr=False)
+    block: int | None = field(default=None, kw_only=True, repr=False)
+
+    lr = 3e-3
+    made: ClassVar[str] = "Q"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("one_sided_above", "largest"):
+            check(getattr(self, name) >= 0, name, getattr(self, name), f"{name} >= 0")
+        check(self.block is None or self.block >= 2, "block", self.block, "block >= 2, or None")
+
+    # ------------------------------------------------------------------------------------ shapes
+
+    def accepts(self, x: Tensor) -> bool:
+        return super().accepts(x) and min(self.size(x)[1:]) <= self.largest
+
+    def size(self, x: Tensor) -> tuple[int, int, int]:
+        batch, rows, columns = super().size(x)
+        if self.block is None:
+            return batch, rows, columns
+        high, wide = math.ceil(rows / self.block), math.ceil(columns / self.block)
+        return batch * high * wide, math.ceil(rows / high), math.ceil(columns / wide)
+
+    def matrices(self, x: Tensor) -> Tensor:
+        if self.block is None:
+            return super().matrices(x)
+        whole = x.reshape(PerTensor.size(self, x))  # zeros fill up the last blocks: they stay zeros
+        batch, rows, columns = whole.shape
+        _, r, c = self.size(x)
+        high, wide = math.ceil(rows / r), math.ceil(columns / c)
+        whole = nn.functional.pad(whole, (0, wide * c - columns, 0, high * r - rows))
+        return whole.view(batch, high, r, wide, c).transpose(2, 3).reshape(-1, r, c)
+
+    def tensor(self, matrices: Tensor, shape: torch.Size) -> Tensor:
+        if self.block is None:
+            return super().tensor(matrices, shape)
+        batch, rows, columns = PerTensor.size(self, torch.empty(shape, device="meta"))
+        _, r, c = matrices.shape
+        high, wide = math.ceil(rows / r), math.ceil(columns / c)
+        whole = matrices.view(batch, high, wide, r, c).transpose(2, 3).reshape(batch, high * r, wide * c)
+        return whole.narrow(1, 0, rows).narrow(2, 0, columns).reshape(shape)
+
+    @property
+    def reshapes(self) -> bool:
+        return self.block is None and type(self).matrices is Kronecker.matrices
+
+    def sides(self, rows: int, columns: int) -> tuple[tuple[str, int], ...]:
+        """The sides that have a factor: their names and dimensions."""
+        if max(rows, columns) <= self.one_sided_above:
+            return SIDES
+        return SIDES[:1] if rows <= columns else SIDES[1:]
+
+    def slots(self, x: Tensor) -> dict[str, Slot]:
+        batch, *shape = self.size(x)
+        slots = {"failures": Slot((batch,))}
+        for side, dim in self.sides(*shape):
+            n = shape[dim]
+            slots |= {side: Slot((batch, n, n)), f"{self.made}{side}": Slot((batch, n, n), 1.0, eye=True)}
+        return slots
+
+    # ------------------------------------------------------------------------------------ rotations
+
+    def both(self, s: View) -> dict[str, Tensor]:
+        """What is made of the factors, by side."""
+        return {side: getattr(s, f"{self.made}{side}") for side, _ in self.here(s)}
+
+    def rotate(self, s: View, G: Tensor) -> Tensor:
+        """Qᵀ G."""
+        return turned(self.both(s), G)
+
+    def back(self, s: View, G: Tensor) -> Tensor:
+        """Q G."""
+        return turned({side: Q.mT for side, Q in self.both(s).items()}, G)
+
+    def d(self, s: View) -> Tensor:
+        """The eigenvalues of H_t; they broadcast to the matrices."""
+        raise NotImplementedError(f"{type(self).__name__} has no d")
+
+    def eigen(self, s: View) -> tuple[Rotation, Tensor, Rotation]:
+        return lambda G: self.rotate(s, G), self.d(s), lambda G: self.back(s, G)
+
+    def mixes(self, x: Tensor) -> tuple[int, ...] | None:
+        batch, *shape = self.size(x)
+        if batch * math.prod(shape) != x.numel():  # blocks that are filled up mix x with what is not there
+            return None
+        names = [side for side, _ in self.sides(*shape)]
+        return self.dims(x, rows="L" in names, columns="R" in names)
+
+    def solve(self, s: View, g: Tensor) -> Tensor:
+        return self.back(s, self.rotate(s, g) / self.d(s))
+
+    # ------------------------------------------------------------------------------------ factors
+
+    def factors(self, s: View) -> dict[str, Tensor]:
+        return {side: getattr(s, side) for side, _ in self.here(s)}
+
+    def average(self, s: View, grad: Tensor, beta: float) -> None:
+        """Take G Gᵀ and Gᵀ G into the factors; β = 1 sums them."""
+        for side, _ in self.here(s):
+            product = grad @ grad.mT if side == "L" else grad.mT @ grad
+            factor = getattr(s, side)
+            factor.add_(product) if beta == 1 else factor.lerp_(product, 1 - beta)
+
+    def here(self, s: View) -> list[tuple[str, int]]:
+        return [(side, dim) for side, dim in SIDES if side in s.names]
+
+    def decompose(self, s: View) -> dict[str, tuple[Tensor, Tensor]]:
+        """The eigenvalues of the factors, the largest first, and the eigenvectors, from scratch.
+
+        If that fails, in float64 too, there are none: what was made of earlier ones stays for now, and `failures`
+        counts how often in a row.
+        """
+        found: dict[str, tuple[Tensor, Tensor]] = {}
+        for side, _ in self.here(s):
+            what = f"{type(self).__name__}, factor {side}"
+            try:
+                found[side] = eigh(getattr(s, side), what)
+            except LinAlgError as error:
+                s.failures.add_(1)
+                if bool((s.failures > TOLERATED).any()):
+                    raise RuntimeError(f"{what}: no eigenvectors, {TOLERATED + 1} times in a row: {error}") from error
+                return {}
+        s.failures.zero_()
+        return found
+
+    def begin(self, s: View) -> None:
+        """The eigenvectors of the factors, from scratch."""
+        for side, (_, Q) in self.decompose(s).items():
+            setattr(s, f"Q{side}", Q)
+
+    def iterate(self, s: View) -> list[tuple[int, Tensor]]:
+        """The eigenvectors of the factors by a step of orthogonal iteration, sorted by eigenvalue.
+
+        Returns the order of each side, for what is kept in the eigenvectors' basis.
+        """
+        orders = []
+        for side, dim in self.here(s):
+            A, Q = getattr(s, side), getattr(s, f"Q{side}")
+            AQ = A @ Q
+            values = (Q * AQ).sum(-2)
+            if not bool(values.isfinite().all()):
+                raise not_finite(f"{type(self).__name__}, factor {side}")
+            order = values.argsort(-1, descending=True)
+            setattr(s, f"Q{side}", torch.linalg.qr(AQ.gather(-1, order.unsqueeze(-2).expand_as(AQ))).Q)
+            orders.append((dim, order))
+        return orders
+
+
+def turned(by: dict[str, Tensor], G: Tensor) -> Tensor:
+    """Lᵀ G R; a side that is not there is the identity."""
+    G = by["L"].mT @ G if "L" in by else G
+    return G @ by["R"] if "R" in by else G
+
+
+def outer(left: Tensor | None, right: Tensor | None) -> Tensor:
+    """The eigenvalues of a Kronecker product, given those of its factors; None for the identity."""
+    if left is None:
+        return cast(Tensor, right).unsqueeze(-2)
+    return left.unsqueeze(-1) if right is None else left.unsqueeze(-1) * right.unsqueeze(-2)
+
+
+class Shampoo(Kronecker):
+    r"""Shampoo (Gupta, Koren and Singer 2018).
+
+    $$L_t = \beta L_{t-1} + (1-\beta)\, G G^\top, \quad R_t = \beta R_{t-1} + (1-\beta)\, G^\top G, \qquad
+      H_t = \hat L_t^{p} \otimes \hat R_t^{p}, \quad \hat L_t = \frac{L_t}{1 - \beta^t} + \varepsilon I$$
+
+    with the power p = 1/4, or 1/2 where one side is used (`one_sided_above=0`: ASGO, An et al. 2025). Each step
+    multiplies by the roots $\hat L_t^{-p}$ and $\hat R_t^{-p}$. (A set that needs the eigenvectors of $H_t$ decomposes
+    the roots in each step.) $H_t \succeq \varepsilon^{2p} I$ without `grafting`.
+
+    Args:
+        beta: weight of the old factors; 1 sums, as in the paper.
+        eps: ε, added to the eigenvalues of the factors. An eigenvalue that is smaller than the rounding errors of the
+            largest counts as these.
+        every: number of steps between two computations of the roots.
+        power: p. None takes 1/4, or 1/2 where one side is used.
+        bias_correction: divide the factors by 1 - β^t.
+        grafting: a diagonal or scalar matrix, whose step gives each step its size: H_t is multiplied by the norm of its
+            own step over that of the other's. None does not.
+
+    >>> Shampoo(one_sided_above=0, every=10).every
+    10
+    """
+
+    beta: float = 0.99
+    eps: float = 1e-12
+    every: int = 5
+    power: float | None = None
+    bias_correction: bool = True
+    grafting: Matrix | None = None
+
+    made = "P"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(0 <= self.beta <= 1, "beta", self.beta, "0 <= beta <= 1")
+        check(self.eps >= 0, "eps", self.eps, "eps >= 0")
+        check(self.power is None or 0 < self.power <= 1, "power", self.power, "0 < power <= 1, or None")
+        grafted = self.grafting is None or (self.grafting.scope == "coordinate" and not self.grafting.scalars)
+        check(grafted, "grafting", self.grafting, "a matrix without sums over all parameters, such as SecondMoment()")
+
+    @property
+    def no_auto(self) -> str:  # type: ignore[override]
+        if self.grafting is not None:
+            return self.grafting.no_auto
+        own = "its factors are sums, and its steps shrink: give lr a number, such as 0.03, beta < 1, or grafting"
+        return own if self.beta == 1 else ""
+
+    @property
+    def lower_bound(self) -> float:
+        return 0.0 if self.grafting is not None else self.eps ** (2 * self.power if self.power else 0.5)
+
+    def slots(self, x: Tensor) -> dict[str, Slot]:
+        slots = super().slots(x)
+        if self.grafting is not None:
+            slots |= self.grafting.slots(torch.empty(self.size(x), device="meta"))
+        return slots
+
+    def update(self, s: View, grad: Tensor) -> None:
+        self.average(s, grad, self.beta)
+        if self.grafting is not None:
+            self.grafting.update(s, grad)
+
+    def refresh(self, s: View) -> None:
+        power = 1 / (2 * len(self.here(s))) if self.power is None else self.power
+        correction: Scalar = s.at_age(lambda t: 1 - self.beta**t) if self.bias_correction and self.beta < 1 else 1.0
+        for side, (values, Q) in self.decompose(s).items():
+            rounding = torch.finfo(values.dtype).eps * values.amax(-1, keepdim=True)
+            values = values.maximum(rounding)  # what is smaller is nothing but errors
+            W = Q * ((values / correction + self.eps) ** (-power / 2)).unsqueeze(-2)
+            setattr(s, f"P{side}", W @ W.mT)
+
+    def solve(self, s: View, g: Tensor) -> Tensor:
+        step = turned(self.both(s), g)
+        return step if self.grafting is None else step * self.grafted(self.grafting.solve(s, g), step)
+
+    def inverse(self, s: View) -> Rotation:
+        ratio = self.ratio(s)
+        return lambda v: turned(self.both(s), v) * ratio
+
+    def eigen(self, s: View) -> tuple[Rotation, Tensor, Rotation]:
+        found = {side: eigh(P, f"Shampoo, root {side}") for side, P in self.both(s).items()}
+        Q = {side: vectors for side, (_, vectors) in found.items()}
+        QT = {side: vectors.mT for side, vectors in Q.items()}
+        roots = outer(*(found[side][0] if side in found else None for side, _ in SIDES))
+        return lambda G: turned(Q, G), 1 / (roots * self.ratio(s)), lambda G: turned(QT, G)
+
+    def ratio(self, s: View) -> Tensor | float:
+        """What grafting multiplies H_t⁻¹ by."""
+        if self.grafting is None:
+            return 1.0
+        g = s.estimates
+        ratio = self.grafted(self.grafting.solve(s, g), turned(self.both(s), g))
+        return torch.where(ratio > 0, ratio, 1.0)  # without a gradient, any size is right
+
+    def grafted(self, given: Tensor, step: Tensor) -> Tensor:
+        """The size of one step over that of another, for each matrix."""
+        size, own = (torch.linalg.matrix_norm(x, keepdim=True) for x in (given, step))
+        ratio: Tensor = size / own.clamp(min=torch.finfo(own.dtype).tiny)
+        return ratio

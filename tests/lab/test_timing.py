@@ -1,0 +1,243 @@
+"""Comparisons that fit a time, what they can show, and runs that are not made twice."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from comparing import METHODS, numbers, small_plan
+from simulated import carried_out, plan
+
+from patience import HANGS
+from superadam import lab
+from superadam.lab import tasks
+from superadam.lab.comparison import engine, power, timing
+from superadam.lab.comparison.jobs import Job
+from superadam.lab.comparison.options import Options
+from superadam.lab.comparison.statistics import analyse
+from superadam.lab.comparison.timing import Pilot
+from superadam.lab.comparison.verdict import verdict
+
+FOUR = ["adamw", "a", "b", "c"]
+
+
+@pytest.fixture(autouse=True)
+def _tasks():
+    kept = dict(tasks.TASKS)
+    yield
+    tasks.TASKS.clear()
+    tasks.TASKS.update(kept)
+
+
+# ------------------------------------------------------------------------------------------------ power
+
+
+def shown(difference, noise, seeds, n=60):
+    """In how many of n studies a true difference of one of three methods is shown."""
+    study = plan(FOUR, trials=1, report_seeds=list(range(seeds)))
+    found = 0
+    for i in range(n):
+        results = carried_out(study, {"a": math.exp(difference)}, noise=noise, tuning=0.0, rng=np.random.default_rng(i))
+        found += analyse(results).tasks["task"].comparisons["a"].outcome == "worse"
+    return found / n
+
+
+@pytest.mark.parametrize("seeds", [4, 8])
+def test_the_least_difference_that_can_be_shown_is_right_within_a_factor_of_one_and_a_half(seeds):
+    least = power.detectable(0.03 * math.sqrt(2), seeds, family=3)
+    assert shown(1.5 * least, 0.03, seeds) > power.POWER > shown(least / 1.5, 0.03, seeds)
+
+
+def test_pilot_runs_forecast_it_within_that_factor_in_most_cases():
+    study = plan(FOUR, report_seeds=list(range(5)))
+    truth = power.detectable(0.03 * math.sqrt(2), 5, family=3)
+    rng, right = np.random.default_rng(0), 0
+    for _ in range(100):
+        common = 0.05 * rng.standard_normal(6)
+        losses = {m: dict(enumerate(np.exp(common + 0.03 * rng.standard_normal(6)))) for m in FOUR}
+        pilots = {("task", m): Pilot(1.0, 0.1, 0.01, 1, losses[m]) for m in FOUR}
+        right += 1 / 1.5 < timing.forecast(study, pilots)["task"] / truth < 1.5
+    assert right >= 93
+
+
+def test_the_report_says_how_small_a_difference_it_could_show():
+    study = plan(FOUR, report_seeds=list(range(5)))
+    said = verdict(carried_out(study, {}, noise=0.03, tuning=0.0)).power
+    assert said.startswith("Power: with 5 seeds and this spread of losses, a true difference of ")
+    assert verdict(carried_out(dataclasses.replace(study, report_seeds=[0]), {})).power == ""
+
+
+def test_what_has_no_spread_shows_everything_and_one_seed_shows_nothing():
+    assert power.detectable(0.0, 5) == 0.0
+    assert power.detectable(0.1, 1) == math.inf
+    assert power.spread([{0: 1.0, 1: 2.0}]) == power.spread([{0: 1.0}, {0: 2.0}]) == math.inf
+    ratios = {0: 1.0, 1: math.exp(0.1), 2: math.exp(-0.3)}
+    assert power.spread([dict.fromkeys(ratios, 3.0), ratios]) == pytest.approx(np.std([0, 0.1, -0.3], ddof=1))
+    assert power.spread([ratios, {k: 2 * v for k, v in ratios.items()}]) == pytest.approx(0, abs=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------ minutes
+
+
+def pilots(study, gradient):
+    return {(t, m): Pilot(0.5, 0.1, gradient, 1, {2000: 1.0}) for t in study.tasks for m in study.methods}
+
+
+def test_a_longer_time_allows_more_seeds_and_trials_and_is_filled():
+    study = plan(FOUR)
+    before = 0
+    for minutes in (5, 10, 20):
+        found = timing.fitted(study, minutes, 2, pilots(study, 0.01))
+        seconds = timing.seconds_of(found, pilots(study, 0.01), 2)
+        assert 0.6 * 60 * minutes < seconds <= 60 * minutes
+        assert len(found.report_seeds) > before
+        before = len(found.report_seeds)
+        assert found.trials == min(18, max(5, round(1.8 * before)))
+
+
+def ends(study, minutes, slower, spent=60.0, jobs=2):
+    """When a comparison is over, in minutes, on a machine that is so many times slower than the pilots said: as soon as
+    all is done; if the time is over, as soon as three seeds are."""
+    found = timing.fitted(study, minutes, jobs, pilots(study, 0.01), spent)
+    fewest = dataclasses.replace(found, report_seeds=found.report_seeds[: timing.FEWEST])
+    whole, least = (timing.seconds_of(p, pilots(p, 0.01), jobs) - timing.STARTUP for p in (found, fewest))
+    done, stays = (spent + timing.STARTUP + slower * seconds / timing.SAFETY for seconds in (whole, least))
+    return min(done, max(60 * minutes, stays)) / 60
+
+
+@pytest.mark.parametrize("halving", [None, 3])
+@pytest.mark.parametrize("minutes", [8, 10, 20, 40])
+def test_pilots_count_and_a_machine_that_becomes_half_as_fast_ends_within_a_fifth_more(minutes, halving):
+    study = plan(FOUR, halving=halving)
+    for slower in (1.0, 1.3, 1.6):
+        assert ends(study, minutes, slower) <= minutes
+    assert ends(study, minutes, 2.0) <= 1.2 * minutes
+
+
+def test_halving_allows_more_and_what_does_not_fit_is_refused_with_the_time_that_is_needed():
+    study = plan(FOUR)
+    whole, halved = (timing.fitted(dataclasses.replace(study, halving=h), 8, 2, pilots(study, 0.01)) for h in (None, 3))
+    assert len(halved.report_seeds) > len(whole.report_seeds)
+    with pytest.raises(ValueError, match="1 minutes are too few for 4 methods on 1 tasks with 2 workers: 5 are needed"):
+        timing.fitted(study, 1, 2, pilots(study, 0.01))
+
+
+def test_runs_with_other_budgets_are_counted_by_their_length():
+    """With equal epochs, two gradients for each batch are two runs, and one gradient is the run that is there."""
+    study = plan(["adamw", "a", "b"], trials=1, report_seeds=[0])
+    given = {
+        ("task", "adamw"): Pilot(0.0, 0.0, 0.02, 1, {}),
+        ("task", "a"): Pilot(0.0, 0.0, 0.01, 2, {}),
+        ("task", "b"): Pilot(0.0, 0.0, 0.08, 1, {}),
+    }
+
+    def seconds(*budgets):
+        found = timing.seconds_of(dataclasses.replace(study, budgets=["gradients", *budgets]), given, 1)
+        return (found - timing.STARTUP) / timing.SAFETY / study.budget_evals["task"]
+
+    plain = 2 * (0.02 + 0.01 + 0.08)  # a trial and a seed of each
+    assert seconds() == pytest.approx(plain)
+    assert seconds("epochs") == pytest.approx(plain + 2 * 0.01)
+    assert seconds("seconds") == pytest.approx(plain + 0.02 + 0.02)  # the baseline's time, for the two others
+    assert seconds("epochs", "seconds") == pytest.approx(plain + 2 * 0.01 + 0.02 + 0.02)
+
+
+def test_pilot_runs_measure_what_runs_take(tmp_path):
+    study = small_plan(tmp_path)
+    found = timing.piloted(study)
+    assert {m: found["line", m].per_batch for m in study.methods} == {"adamw": 1, "super_adam tau=1": 2, "mine": 2}
+    for pilot in found.values():
+        assert 0 < pilot.gradient < 1
+        assert all(math.isfinite(loss) for loss in pilot.losses.values())
+    said = timing.said(study, found, 3)
+    assert said.startswith(
+        "3 minutes allow 2 trials and 2 seeds of every method. By the pilot runs, this detects differences"
+    )
+
+
+def test_when_the_time_is_over_seeds_that_not_all_methods_have_run_are_dropped(tmp_path):
+    study = dataclasses.replace(plan(FOUR, report_seeds=list(range(8))), minutes=1.0)
+    records = carried_out(study, {}).records
+    report = [r for r in records if r.phase == "report"]
+    some = [r for r in records if r.phase == "tune"] + [r for r in report if r.seed < 5 or r.method == "a"]
+    assert timing.in_time(study, some).report_seeds == [0, 1, 2, 3, 4]
+    assert timing.in_time(study, [r for r in some if r.seed < 2 or r.phase == "tune"]) is None
+
+
+def test_with_minutes_tuning_comes_first_and_then_the_report_seed_by_seed(tmp_path):
+    small = dataclasses.replace(small_plan(tmp_path), minutes=1.0)
+    taken = []
+    with engine.Queue(f"sqlite:///{tmp_path / 'order.db'}", "order", small) as queue:
+        queue.put([Job("line", m, "report", 0, s, ()) for m in small.methods for s in (0, 1)])
+        queue.put([Job("line", "mine", "tune", i, 1000, (), "gradients", i + 1) for i in range(2)])
+        for _ in range(8):
+            with queue.take() as one:
+                taken.append((one.job.phase, one.job.seed))
+                one.record = one.job.record("failed", [])
+        shorter = dataclasses.replace(small, report_seeds=[0])
+        queue.shorten(shorter)
+        assert queue.plan == shorter
+    assert taken == [("tune", 1000)] * 2 + [("report", 0)] * 3 + [("report", 1)] * 3
+
+
+# ------------------------------------------------------------------------------------------------ reuse
+
+
+def compared(folder, out, methods=METHODS, **more):
+    given = {"trials": 2, "seeds": 2, "jobs": 1, "budget_evals": 10, "task_file": folder / "line_task.py"}
+    return lab.compare(["line"], methods, out=folder / out, **{**given, **more})
+
+
+@pytest.mark.slow  # worker processes
+def test_runs_of_an_earlier_comparison_are_taken_where_they_would_be_the_same(tmp_path, monkeypatch):
+    small_plan(tmp_path)
+    first = compared(tmp_path, "first")
+    monkeypatch.setattr(engine, "Workers", no_workers)
+    again = compared(tmp_path, "again", reuse=[tmp_path / "first"])
+    assert numbers(again) == numbers(first)
+    assert again.environment["reused"] == [str(tmp_path / "first")]
+    monkeypatch.undo()
+    more = compared(tmp_path, "more", [*METHODS, "adam"], seeds=3, reuse=[tmp_path / "first"])
+    fresh = compared(tmp_path, "fresh", [*METHODS, "adam"], seeds=3)
+    assert numbers(more) == numbers(fresh)
+
+
+class no_workers(engine.Workers):  # noqa: N801
+    """Nobody makes a run."""
+
+    def __init__(self, storage, name, jobs, log):
+        super().__init__(storage, name, 0, log)
+
+
+def test_runs_of_other_code_or_other_rules_are_not_taken(tmp_path):
+    from superadam.lab.comparison.jobs import needed
+    from superadam.lab.comparison.reuse import Reusable
+
+    study = plan(["adamw", "adam"], trials=1)
+    results = carried_out(study, {})
+    results.environment |= {"code": "one", "cpu": "some"}
+    results.write(tmp_path / "results.json")
+    job = needed(study, [])[0]
+
+    def found(study=study, **environment):
+        return Reusable([tmp_path], study, {**results.environment, **environment}).of(job)
+
+    assert found().rows == results.records[0].rows
+    for other in ({"code": "two"}, {"torch": "3"}, {"cpu": "another"}):
+        assert found(**other) is None
+    for other in ({"decay": "none"}, {"budget_evals": {"task": 7}}, {"task_digest": "x"}):
+        assert found(dataclasses.replace(study, **other)) is None
+    with pytest.raises(ValueError, match="holds no comparison to reuse"):
+        Reusable([tmp_path / "none"], study, {})
+
+
+def test_the_second_command_of_the_same_minutes_goes_on_with_what_was_chosen(tmp_path, monkeypatch):
+    small_plan(tmp_path)
+    asked = Options(["line"], METHODS, minutes=HANGS, jobs=1, task_file=tmp_path / "line_task.py", out=tmp_path / "out")
+    study, folder, said = engine.planned(asked)
+    assert said
+    folder.mkdir()
+    with engine.Queue(engine._storage(folder, None), "out", study):
+        pass
+    monkeypatch.setattr(engine.Planner, "pilots", None)
+    assert engine.planned(asked)[0] == study

@@ -1,0 +1,179 @@
+"""Every public name is on one page of the API, every option is explained once, and type checkers know the options."""
+
+import ast
+import dataclasses
+import doctest
+import importlib
+import inspect
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from options import described, of_method, options
+from references import REFERENCES, paper
+
+import superadam
+from superadam import zoo
+from superadam._state.parts import Part
+from superadam.lab.comparison.options import Options
+
+ROOT = Path(__file__).resolve().parent.parent
+
+MODULES = (
+    *("estimators", "iterates", "lab", "matrices", "monitor", "penalties", "probe", "probe.noise_model", "reference"),
+    *("schedules", "sets", "stepsizes", "theory", "trainers", "zoo"),
+)
+PUBLIC = {
+    name if module is superadam else f"{module.__name__.removeprefix('superadam.')}.{name}": getattr(module, name)
+    for module in (superadam, *(importlib.import_module(f"superadam.{name}") for name in MODULES))
+    for name in module.__all__
+    if callable(getattr(module, name))
+}
+PARTS = [thing for thing in PUBLIC.values() if isinstance(thing, type) and issubclass(thing, Part)]
+# Reports are returned: nobody has to know what to give them. Warnings have a text.
+CALLED = {
+    name: thing
+    for name, thing in PUBLIC.items()
+    if thing not in PARTS
+    and thing not in zoo.METHODS.values()
+    and not dataclasses.is_dataclass(thing)
+    and not (isinstance(thing, type) and issubclass(thing, Warning))
+}
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_every_option_of_a_part_is_explained(part):
+    missing = [option.name for option in options(part) if not option.meaning]
+    assert not missing, f"write what {', '.join(missing)} means under Args: in the docstring of {part.__name__}"
+
+
+def test_no_option_is_explained_that_a_part_does_not_have():
+    for part in PARTS:
+        fields = {f.name for f in dataclasses.fields(part)}
+        assert described(vars(part)["__doc__"]).keys() <= fields, part
+
+
+def test_the_range_of_an_option_is_what_its_error_expects():
+    beta, lam, bias_correction = options(superadam.matrices.SecondMoment)
+    assert (beta.allowed, lam.allowed, bias_correction.allowed) == ("0 <= beta < 1", "lam >= 0", "")
+    with pytest.raises(ValueError, match=re.escape(f"(expected {beta.allowed})")):
+        superadam.matrices.SecondMoment(beta=1.0)
+
+
+@pytest.mark.parametrize("name", zoo.METHODS)
+def test_every_option_of_a_method_is_explained(name):
+    """In the docstring of the method, or in that of `superadam.zoo` if several have it."""
+    missing = [option for option, meaning in of_method(zoo.METHODS[name]).items() if not meaning]
+    assert not missing, f"write what {', '.join(missing)} means under Args: in the docstring of {name}"
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_every_option_of_a_function_is_explained(name):
+    """Under Args:, or by its name in a sentence."""
+    thing = CALLED[name]
+    prose = re.sub(r"^ *(>>>|\.\.\.).*", "", thing.__doc__, flags=re.M)
+    named = [p for p in inspect.signature(thing).parameters if p != "unknown" and thing is not superadam.lab.compare]
+    assert not [p for p in named if not re.search(rf"\b{p}\b", prose)]
+
+
+def test_every_option_of_a_comparison_is_explained():
+    assert described(Options.__doc__).keys() == {f.name for f in dataclasses.fields(Options)}
+
+
+@pytest.mark.parametrize("script", [importlib.import_module("options"), importlib.import_module("references")])
+def test_what_the_pages_are_made_by_does_what_it_says(script):
+    assert doctest.testmod(script).failed == 0
+
+
+def of_pages():
+    """How often the pages of the API show an object. A module on a page shows all that it exports."""
+    shown = Counter()
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        for target in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.M):
+            path, _, name = target.rpartition(".")
+            thing = getattr(importlib.import_module(path), name)
+            members = [getattr(thing, n) for n in thing.__all__] if inspect.ismodule(thing) else [thing]
+            shown.update(id(member) for member in members)
+    return shown
+
+
+def test_every_public_name_is_on_one_page_of_the_api():
+    shown = of_pages()
+    assert {name: shown[id(thing)] for name, thing in PUBLIC.items() if shown[id(thing)] != 1} == {}
+
+
+# ------------------------------------------------------------------------------------------------ docs/errors.md
+
+ERRORS, _, MESSAGES = (ROOT / "docs" / "errors.md").read_text().partition("\n## ")
+
+
+def text(node):
+    """A message as the page writes it: … for what varies, and for a quoted name, whose ` would end the code."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    message = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+    return re.sub(r"`\w+`", "…", message)
+
+
+def of_source():
+    """The messages of errors and warnings in the package, with their classes; and the classes that it defines."""
+    messages, classes = [], set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+                messages.append((text(node.exc.args[0]), getattr(node.exc.func, "id", "")))
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "warn":
+                messages.append((text(node.args[0]), node.args[1].id if node.args[1:] else "UserWarning"))
+            elif isinstance(node, ast.ClassDef) and any(
+                getattr(base, "id", "").endswith(("Error", "Warning")) for base in node.bases
+            ):
+                classes.add(node.name)
+    return messages, classes
+
+
+def test_the_page_of_errors_has_messages_of_the_code_and_all_classes():
+    messages, classes = of_source()
+    rows = re.findall(r"^\| `([^|]+)` \| `(\w+)` \| \S", MESSAGES, flags=re.M)
+    assert len(rows) == MESSAGES.count("\n| `") > 40
+    assert not [row for row in rows if not any(row[0] in message and row[1] == kind for message, kind in messages)]
+    assert set(re.findall(r"^\| \[?`(?:[a-z.]+\.)?(\w+)`", ERRORS, flags=re.M)) == classes
+    public = {name for name, thing in PUBLIC.items() if isinstance(thing, type) and issubclass(thing, Exception)}
+    assert public == {"monitor.MonitorWarning"}  # the page says that no other is exported
+
+
+def test_type_checkers_refuse_a_misspelt_option(tmp_path):
+    """Without looking into torch, which would take most of the time."""
+    from mypy import api  # 0.2 s that no other test needs
+
+    (tmp_path / "mypy.ini").write_text(
+        f"[mypy]\nmypy_path = {ROOT / 'src'}\nfollow_imports = silent\n"
+        "[mypy-torch.*]\nfollow_imports = skip\nignore_missing_imports = True\n"
+    )
+    code = tmp_path / "mine.py"
+    code.write_text(
+        "from superadam import SuperAdam, matrices\n"
+        "SuperAdam([], lr=1e-3, matrix=matrices.Yogi(lam=1e-3))\n"
+        "SuperAdam([], matrx='Yogi')\n"
+        "matrices.Yogi(lamda=1e-3)\n"
+    )
+    found, _, _ = api.run(["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(tmp_path), str(code)])
+    assert re.findall(r"mine.py:(\d): error: Unexpected keyword argument \"(\w+)\"", found) == [
+        ("3", "matrx"),
+        ("4", "lamda"),
+    ], found
+
+
+@pytest.mark.parametrize("name", zoo.METHODS)
+def test_every_method_has_a_reference(name):
+    """With a year, and an address that the page of the zoo links to."""
+    authors, title, _ = REFERENCES[name]
+    assert title
+    assert re.fullmatch(r"\D+ (19|20)\d\d", authors)
+    assert paper(name) in (ROOT / "docs" / "zoo.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(zoo.METHODS.keys() - {"nadamw", "sgd", "adamw_ahead", "super_adam_plus"}))
+def test_the_docstring_of_a_method_names_the_same_paper(name):
+    authors, _, _ = REFERENCES[name]
+    first, year = authors.split()[0], authors.split()[-1]
+    assert re.search(rf"\b{first}\b.*\b{year}\b", zoo.METHODS[name].__doc__, re.S)

@@ -1,0 +1,85 @@
+"""Matrices with a factor for the rows and one for the columns."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from superadam import SuperAdam, matrices, schedules
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_soaps_first_step_is_no_rounding_error(size):
+    """In its own eigenvectors the first gradient is diagonal, so the step is the polar factor: what float32 leaves
+    beside the diagonal must not be divided by its own size."""
+    torch.manual_seed(0)
+    x, grad = torch.zeros(40, 30, requires_grad=True), size * torch.randn(40, 30)
+    x.grad = grad
+    SuperAdam([x], lr=1.0, matrix=matrices.SOAP(), schedule=schedules.Constant(alpha=1.0)).step()
+    U, _, Vh = torch.linalg.svd(grad, full_matrices=False)
+    assert torch.linalg.norm(x + U @ Vh) < 0.02 * torch.linalg.norm(U @ Vh)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("shape", [(40, 30), (30, 40)])
+def test_shampoos_first_step_is_no_rounding_error(shape, size):
+    """The polar factor too. The longer side's factor is singular: rounding errors there must not be divided by the
+    root of ε."""
+    torch.manual_seed(0)
+    x, grad = torch.zeros(shape, requires_grad=True), size * torch.randn(shape)
+    x.grad = grad
+    matrix = matrices.Shampoo(beta=1.0, eps=1e-12)
+    SuperAdam([x], lr=1.0, matrix=matrix, schedule=schedules.Constant(alpha=1.0)).step()
+    U, _, Vh = torch.linalg.svd(grad, full_matrices=False)
+    assert torch.linalg.norm(x + U @ Vh) < 1e-3 * torch.linalg.norm(U @ Vh)
+
+
+class Products(TorchDispatchMode):
+    """Counts the products of matrices."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket.__name__ in ("bmm", "mm")
+        return func(*args, **(kwargs or {}))
+
+
+def shampoo(**options):
+    x = torch.zeros(4, 3, dtype=torch.float64, requires_grad=True)
+    opt = SuperAdam([x], lr=0.1, matrix=matrices.Shampoo(**{"every": 3, **options}))
+    torch.manual_seed(0)
+    for _ in range(2):
+        x.grad = torch.randn_like(x)
+        opt.step()
+    return x, opt
+
+
+@pytest.mark.parametrize(("sides", "products"), [(1024, 4), (0, 2)])
+def test_a_step_of_shampoo_multiplies_each_side_twice(sides, products):
+    """Into its factor, and by its root; the roots were computed in the step before the last."""
+    _, opt = shampoo(every=10, one_sided_above=sides)
+    with Products() as seen:
+        opt.step()
+    assert seen.count == products
+
+
+def test_shampoos_eigenvectors_are_those_of_its_roots():
+    """What an L2 ball asks for: H⁻¹g is the same by eigenvectors and by the roots, with grafting too."""
+    for grafting in (None, matrices.SecondMoment()):
+        _, opt = shampoo(eps=1e-6, grafting=grafting)
+        (view,) = opt._with_gradients(moves=True)
+        s, matrix = view.bound(), view.matrix
+        rotate, d, back = matrix.eigen(s)
+        g = s.estimates
+        for step in (back(rotate(g) / d), matrix.inverse(s)(g)):
+            torch.testing.assert_close(step, matrix.solve(s, g), rtol=1e-10, atol=1e-12)
+
+
+def test_a_checkpoint_of_shampoo_with_eigenvectors_is_refused():
+    """Before the first release it kept them in place of the roots."""
+    _, opt = shampoo()
+    saved = opt.state_dict()
+    saved["state"][0] |= {"QL": saved["state"][0].pop("PL"), "QR": saved["state"][0].pop("PR")}
+    with pytest.raises(
+        ValueError, match=r"not one of this composition: it has 'Q[LR]' for parameter 0, where .*PL, PR"
+    ):
+        opt.load_state_dict(saved)
