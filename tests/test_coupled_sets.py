@@ -434,7 +434,11 @@ def test_intersections_equal_their_rows(name, seed, spread, size):
 CURVED = {
     "l1 and l2 balls": sets.Intersection(sets.L1Ball(1.5), sets.L2Ball(0.8)),
     "two l2 balls": sets.Intersection(sets.L2Ball(1.0, 0.3), sets.L2Ball(1.2)),
+    "l1, l2 and linf balls": sets.Intersection(sets.L1Ball(1.5), sets.L2Ball(0.8), sets.LInfBall(0.5)),
     "ball, halfspace, non-negative": sets.Intersection(sets.NonNegative(), sets.L2Ball(1.0), sets.Halfspace(ROW, -0.4)),
+    "l1 ball, halfspace, non-negative": sets.Intersection(
+        sets.NonNegative(), sets.L1Ball(1.0), sets.Halfspace(ROW, -0.4)
+    ),
     "l2 ball and hyperplane": sets.Intersection(sets.L2Ball(1.0), sets.Hyperplane(ROW, 0.5)),
 }
 
@@ -452,6 +456,8 @@ def normals(part, x):
         return [torch.tensor(v).double() for v in itertools.product(*signs)] if x.abs().sum() >= part.r - 1e-9 else []
     if isinstance(part, sets.NonNegative):
         return list(-EYE[x < 1e-10])
+    if isinstance(part, sets.LInfBall):
+        return list((EYE * x.sign())[x.abs() > part.r - 1e-10])
     if isinstance(part, sets.Hyperplane):
         return [part.a, -part.a]
     return [part.a] if part.a @ x >= part.b - 1e-9 else []
@@ -701,10 +707,12 @@ def test_impossible_sets_are_refused(build, message):
         build()
 
 
-def test_balls_that_do_not_meet(monkeypatch):
-    monkeypatch.setattr("superadam.sets.intersection.MAX_SWEEPS", 50)
-    with pytest.raises(ValueError, match="the Intersection of L2Ball, L2Ball was not solved in 50 rounds"):
+def test_sets_that_do_not_meet(monkeypatch):
+    with pytest.raises(ValueError, match=r"was found in L2Ball.*: the nearest one is 4\.19615 from its center"):
         sets.Intersection(sets.L2Ball(1.0), sets.L2Ball(1.0, center=3.0)).argmin(torch.ones(3), 1.0)
+    monkeypatch.setattr("superadam.sets.intersection.MAX_SWEEPS", 50)
+    with pytest.raises(ValueError, match="the Intersection of L1Ball, Box was not solved in 50 rounds"):
+        sets.Intersection(sets.L1Ball(1.0), sets.Box(-3.0, -2.0)).argmin(torch.ones(3), 1.0)
 
 
 def test_a_set_that_is_missing_is_an_error_that_says_how_to_write_it():

@@ -410,6 +410,7 @@ EVERY = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EVERY if name != "Sphere"])
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # its distance from ours is what is tested
 def test_equals_cvxpy(name):
     cp = pytest.importorskip("cvxpy")
     part, gen = EVERY[name], torch.Generator().manual_seed(0)

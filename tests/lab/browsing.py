@@ -36,11 +36,20 @@ def opened(browser, path, width=1600, colors="light", view=""):
     page.close()
 
 
+def until(page, condition):
+    """Wait for it. The page's policy forbids Playwright's own way, which evaluates a string in the page."""
+    for _ in range(20 * HANGS):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"still not so: {condition}")
+
+
 def saved(page, button):
     """Name and content of what a button saves. The link is kept: the browser's own downloads hang at times."""
     page.evaluate(KEEP)
     button.click()
-    page.wait_for_function("window.kept.length > 0")
+    until(page, "window.kept.length > 0")
     name, url = page.evaluate("() => { const link = kept.pop(); return [link.download, link.href]; }")
     assert url.startswith("data:")
     return name, urlopen(url).read()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import leaderboard as script
 import pytest
-from browsing import opened, saved
+from browsing import opened, saved, until
 from studies import study
 from typer.testing import CliRunner
 
@@ -245,7 +245,7 @@ def test_the_link_is_copied_or_shown_where_there_is_no_clipboard(board, browser)
         page.evaluate(clipboard.format("{ writeText: async (text) => { window.copied = text; } }"))
         page.fill("#wanted", "muon")
         page.click("#copy")
-        page.wait_for_function("document.getElementById('copied').textContent === 'Copied.'")
+        until(page, "document.getElementById('copied').textContent === 'Copied.'")
         assert page.evaluate("window.copied") == page.url
         page.evaluate(clipboard.format("undefined"))
         page.fill("#wanted", "adam")

@@ -5,7 +5,7 @@ import math
 import re
 
 import pytest
-from browsing import opened, saved
+from browsing import opened, saved, until
 from studies import run, study
 
 from superadam.lab.comparison import report
@@ -191,7 +191,7 @@ def test_every_column_is_seen_at_1600_pixels_and_a_narrow_window_says_that_there
         box = page.locator(".scroll").first
         assert "more" in box.get_attribute("class")
         box.evaluate("box => { box.scrollLeft = box.scrollWidth; }")
-        page.wait_for_function("!document.querySelector('.scroll').classList.contains('more')")
+        until(page, "!document.querySelector('.scroll').classList.contains('more')")
 
 
 def test_a_table_that_is_too_wide_for_any_window_has_the_hint_at_1600_pixels(browser, tmp_path):

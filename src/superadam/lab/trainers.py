@@ -146,7 +146,7 @@ def _splits(folder: Path) -> dict[str, list[dict[str, Any]]]:
     if not any((folder / name).is_file() for name in ("dataset_dict.json", "dataset_info.json")):
         raise ValueError(f"{folder} has no examples: expected train.jsonl and so on, or what save_to_disk wrote")
     try:
-        from datasets import load_from_disk  # type: ignore[import-not-found, unused-ignore]
+        from datasets import load_from_disk  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:
         raise ValueError(f"{folder} needs the package datasets: pip install datasets, or write .jsonl files") from None
     stored = load_from_disk(str(folder)).with_format(None)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from superadam._state.parts import check
-from superadam.sets.base import ConvexSet, in_metric, like
-from superadam.sets.linear import LinearSet
+from superadam.sets.balls import L1Ball, L2Ball
+from superadam.sets.base import ConvexSet, dims, in_metric, like
+from superadam.sets.linear import Halfspace, LinearSet
 from superadam.sets.polyhedra import OnRows, joined, without_repeated
 from superadam.sets.separable import Bound, Box, Intervals
 
@@ -20,16 +21,21 @@ __all__ = ["Intersection"]
 
 MAX_SWEEPS = 2000
 MEMORY = 10  # sweeps from which the next start is extrapolated
+MAX_ROOT = 100  # values of a ball's multiplier ν that are tried
+ON_BALL = 1e-14  # the relative distance from a ball's surface that counts as 0
 
 
 class Intersection(ConvexSet):
     r"""$x \in \mathcal{X}_1 \cap \dots \cap \mathcal{X}_k$, in any metric that all the sets support.
 
     Linear sets are solved together, as rows $A x \le b$; bounds, together, as one box; a simplex is a row and bounds
-    (`pieces` of a set says so).
+    (`pieces` of a set says so), and so is an l1 ball where no coordinate may be negative.
     If one other set is left, such as the box, Newton's method finds the multipliers $\lambda$ of the rows:
 
     $$x = \arg\min_{x \in \mathcal{X}_1} \|x - y + D^{-1} A^\top \lambda\|_d, \qquad 0 \le \lambda \perp A x - b \le 0$$
+
+    An l2 ball of a whole tensor needs one number $\nu$ more: x is on the ball if it is the point of the other sets
+    nearest to $(d y + \nu c) / (d + \nu)$ in the metric $d + \nu$, for the $\nu$ that gives $\|x - c\| = r$.
 
     If more sets remain, Dykstra's method cycles through them. With $p_i$ the part of $y - x$ due to set i,
 
@@ -38,8 +44,8 @@ class Intersection(ConvexSet):
     Anderson's extrapolation makes it quicker, as long as the dual rises. $d\,p_i$ is normal to set i in $x_i$, and
     $y - x_k$ is the sum of the $p_i$: $x_k$ is the minimiser as soon as all $x_i$ are equal. So their largest
     difference, or that of a row, certifies x: at most 1e-12 in float64 and 1e-8 in float32, relative to the numbers in
-    x. In the end x is measured by the `violation` of each set. The $\lambda$ and $p_i$ of the last step are the next
-    start. If all sets are linear, any matrix goes with them.
+    x. In the end x is measured by the `violation` of each set. The $\lambda$, $\nu$ and $p_i$ of the last step are the
+    next start. If all sets are linear, any matrix goes with them.
 
     It raises an error if the intersection is empty, or not found in 2,000 rounds. It needs many rounds if sets meet at
     a small angle, or if d spans more than four orders of magnitude.
@@ -85,18 +91,27 @@ class Intersection(ConvexSet):
     def pieces(self, x: Tensor) -> tuple[ConvexSet, ...]:
         return tuple(piece for each in self.sets for piece in each.pieces(x))
 
-    def split(self, x: Tensor) -> tuple[list[LinearSet], list[ConvexSet]]:
-        """The rows, and the other sets, as few as possible: all bounds are one box."""
+    def split(self, x: Tensor) -> tuple[list[LinearSet], list[ConvexSet], L2Ball | None]:
+        """The rows, the other sets, as few as possible (all bounds are one box), and a ball beside them."""
         pieces = self.pieces(x)
         rows = [each for each in pieces if isinstance(each, LinearSet)]
         bounds = [each.bounds() for each in pieces if isinstance(each, Intervals)]
+        low, high = _bounds(bounds, x)
+        box = [Box(low, high)] if bounds else []
         curved = [each for each in pieces if not isinstance(each, LinearSet | Intervals)]
-        return rows, [*([_box(bounds, x)] if bounds else []), *curved]
+        if bool((low >= 0).all()):  # where no x is negative, the l1 norm is a sum
+            sums = [each for each in curved if isinstance(each, L1Ball) and _whole(each, x)]
+            rows += [Halfspace(1.0, each.r) for each in sums]
+            curved = [each for each in curved if each not in sums]
+        others = [*box, *curved]
+        whole = [each for each in curved if isinstance(each, L2Ball) and _whole(each, x)]
+        ball = next((each for each in whole if each.r > 0 and len(others) > 1), None)
+        return rows, [each for each in others if each is not ball], ball
 
     def root_shape(self, x: Tensor) -> torch.Size | None:
-        rows, curved = self.split(x)
+        rows, curved, ball = self.split(x)
         m = len(without_repeated(joined(rows, x.double()))[0]) if rows else 0
-        return torch.Size([m + max(0, len(curved) - 1) * x.numel()])
+        return torch.Size([m + (ball is not None) + max(0, len(curved) - 1) * x.numel()])
 
     @in_metric
     def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
@@ -104,22 +119,29 @@ class Intersection(ConvexSet):
         if bool(self.violation(y) <= accept * y.abs().sum()):
             return y
         z, metric = y.double(), d.double() / d.amax().double()
-        rows, curved = self.split(z)
-        first = OnRows(without_repeated(joined(rows, z)), curved[:1], metric, accept) if rows else None
-        m = 0 if first is None else len(first.lam)
+        rows, curved, ball = self.split(z)
+        on_rows = OnRows(without_repeated(joined(rows, z)), curved[:1], metric, accept) if rows else None
+        first = on_rows or curved[0].argmin
+        in_ball = None if ball is None else InBall(ball, first)
+        m = 0 if on_rows is None else len(on_rows.lam)
+        n = m + (in_ball is not None)
         p = torch.zeros(max(0, len(curved) - 1), *y.shape, dtype=torch.float64, device=y.device)
         if root is not None and bool((root.abs() <= 100 * z.abs().amax() * metric.amin()).all()):  # not far away
-            if first is not None:
-                first.lam.copy_(root[:m])
-            p.copy_(root[m:].view(p.shape)).div_(metric)
-        if first is not None and len(curved) < 2:
-            x = first(z)
+            if on_rows is not None:
+                on_rows.lam.copy_(root[:m])
+            if in_ball is not None:
+                in_ball.nu = max(0.0, float(root[m]))
+            p.copy_(root[n:].view(p.shape)).div_(metric)
+        if len(p):
+            x, p = Sweep(in_ball or first, curved[1:], z, metric).solved(p, accept, self)
         else:
-            x, p = Sweep(first or curved[0].argmin, curved[1:], z, metric).solved(p, accept, self)
+            x = (in_ball or first)(z, metric)
         if root is not None:
-            root[m:] = p.mul_(metric).flatten()
-            if first is not None:
-                root[:m] = first.lam
+            root[n:] = p.mul_(metric).flatten()
+            if on_rows is not None:
+                root[:m] = on_rows.lam
+            if in_ball is not None:
+                root[m] = in_ball.nu
         self._certify(x, z, accept)
         return x
 
@@ -137,12 +159,66 @@ class Intersection(ConvexSet):
         return torch.stack([each.violation(x).double() for each in self.sets]).amax()
 
 
-def _box(bounds: list[tuple[Bound, Bound]], x: Tensor) -> ConvexSet:
-    low = torch.stack([like(-math.inf if lo is None else lo, x) for lo, _ in bounds]).amax(0)
-    high = torch.stack([like(math.inf if hi is None else hi, x) for _, hi in bounds]).amin(0)
+def _whole(ball: L1Ball | L2Ball, x: Tensor) -> bool:
+    """Whether it is a ball of all coordinates, not of slices."""
+    return len(dims(x, ball.dim)) == x.dim()
+
+
+def _bounds(bounds: list[tuple[Bound, Bound]], x: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest lower bounds and the smallest upper bounds."""
+    low = torch.stack([like(-math.inf if lo is None else lo, x) for lo, _ in [(None, None), *bounds]]).amax(0)
+    high = torch.stack([like(math.inf if hi is None else hi, x) for _, hi in [(None, None), *bounds]]).amin(0)
     if bool((low > high).any()):
         raise ValueError("the Intersection is empty: a lower bound of one set is above the upper bound of another")
-    return Box(low, high)
+    return low, high
+
+
+class InBall:
+    """The point nearest to y in a ball and in the set that `first` solves, as a function of y.
+
+    ν is the ball's multiplier. The last one is the next start.
+    """
+
+    def __init__(self, ball: L2Ball, first: Callable[..., Tensor]) -> None:
+        self.ball, self.first, self.nu = ball, first, 0.0
+
+    def at(self, nu: float) -> tuple[Tensor, float]:
+        """x(ν), and r/‖x(ν) - c‖ - 1, which rises with ν, nearly in proportion."""
+        y, d, center = self.y, self.d, self.center
+        # A copy of y: `first` may write into it. The metric as a ratio, so that ν may be large.
+        point, metric = (y.clone(), d) if nu == 0 else ((d * y + nu * center) / (d + nu), (d + nu) / (d.amax() + nu))
+        x = self.first(point, metric).to(y.dtype)
+        distance = float(torch.linalg.vector_norm(x - center))
+        return x, self.ball.r / distance - 1 if distance else math.inf
+
+    def __call__(self, y: Tensor, d: Tensor) -> Tensor:
+        self.y, self.d, self.center = y, d, like(self.ball.center, y)
+        x, slack = self.at(0.0)
+        if slack >= -ON_BALL:
+            self.nu = 0.0
+            return x
+        low, f_low, high, f_high = 0.0, slack, 0.0, math.inf
+        nu = self.nu or -slack / (1 + slack) * float(d.mean())  # of a ball alone, with one d for all coordinates
+        for i in range(MAX_ROOT):
+            x, slack = self.at(nu)
+            if abs(slack) <= ON_BALL or (low and high and high - low <= 1e-15 * low):
+                self.nu = nu
+                return x
+            # Illinois' false position: the end that stays counts half.
+            if slack < 0:
+                low, f_low, f_high = nu, slack, f_high / 2
+            else:
+                high, f_high, f_low = nu, slack, f_low / 2
+            if not high:
+                nu = max(10 * nu, nu + (nu - low))
+            elif i % 4 == 3 or not math.isfinite(f_high):
+                nu = math.sqrt(low * high) if low else high / 10
+            else:
+                nu = (low * f_high - high * f_low) / (f_high - f_low)
+        raise ValueError(
+            f"no point of the other sets of the Intersection was found in {self.ball}: the nearest one is "
+            f"{self.ball.r / (1 + slack):g} from its center. Is there such a point?"
+        )
 
 
 class Sweep:
@@ -177,7 +253,9 @@ class Sweep:
             if off <= (4e-15 if tol < 1e-10 else tol) or (off <= tol and after >= 10):
                 return x, new
             after += off <= tol
-            if extrapolated and dual < best and off > least:  # on by a plain sweep, which raises the dual always
+            # Near the solution rounding errors hide whether the dual rises, and the distance decides.
+            if extrapolated and dual < best and (off >= least or dual < best - 1e-9 * abs(best)):
+                # On by a plain sweep, which always raises the dual.
                 p, extrapolated = history[-1][0], False
                 continue
             best, least = max(best, dual), min(least, off)

@@ -180,6 +180,8 @@ class OnRows:
         return first.clip_(moved) if isinstance(first, Intervals) else first.argmin(moved, self.d).to(self.y.dtype)
 
     def __call__(self, y: Tensor, d: Tensor | None = None) -> Tensor:
+        if d is not None:
+            self.d, self.w = d, 1 / d
         if not self.sets:
             return nearest_on_rows(self.rows, y, self.d)
         self.y, lam = y, torch.where(self.inequality, self.lam.clamp(min=0), self.lam)
