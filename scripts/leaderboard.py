@@ -21,7 +21,9 @@ import signal
 import sys
 from pathlib import Path
 
-from superadam import lab
+import torch
+
+from superadam import create, lab, list_methods
 from superadam.lab.comparison import leaderboard
 from superadam.lab.comparison.budgets import kept, rungs
 from superadam.lab.comparison.engine import plan_size
@@ -47,31 +49,17 @@ TASKS = (
     "logistic-nonconvex",
     "logistic-sparse",
 )
-ZOO = (
-    "super_adam",
-    "super_adam tau=1",
-    "sgd",
-    "adam",
-    "nadamw",
-    "adabelief",
-    "lion",
-    "adan",
-    "ademamix",
-    "mars",
-    "storm",
-    "shampoo",
-    "soap",
-    "muon",
-    "schedule_free_adamw decay=none",
-    "prodigy",
-)
-PEERS = (
-    "torch.optim.Muon + torch.optim.AdamW",
-    "pytorch_optimizer:SOAP",
-    "pytorch_optimizer:Lion",
-    "schedulefree:AdamWScheduleFree decay=none",
-    "heavyball:SOAP",
-)
+FORMS = {  # other forms of a method than its defaults
+    "schedule_free_adamw": ("schedule_free_adamw decay=none",),
+    "super_adam": ("super_adam", "super_adam tau=1"),
+}
+PEERS = {  # and their default learning rates
+    "torch.optim.Muon + torch.optim.AdamW": 1e-3,
+    "pytorch_optimizer:SOAP": 3e-3,
+    "pytorch_optimizer:Lion": 1e-4,
+    "schedulefree:AdamWScheduleFree decay=none": 2.5e-3,
+    "heavyball:SOAP": 2.5e-3,
+}
 LONGER = {  # at tiny scale these tasks have a dozen batches: nothing to see
     "pydoc-lstm": {"words": 3000, "epochs": 4},
     "pydoc-transformer": {"words": 3000, "epochs": 4},
@@ -79,12 +67,27 @@ LONGER = {  # at tiny scale these tasks have a dozen batches: nothing to see
 }
 
 
+BASELINE = "adamw"
+
+
+def ranged(method, lr):
+    """The method with its range of learning rates: from a tenth to a hundred times its default, for all alike."""
+    first, plus, second = method.partition(" + ")
+    return f"{first} lr={lr / 10:g}:{lr * 100:g}{plus}{second}"
+
+
 def candidates():
-    """All methods, without the baseline."""
-    peers = [peer for peer in PEERS if importlib.util.find_spec(peer.partition(":")[0].partition(".")[0])]
-    for peer in sorted(set(PEERS) - set(peers)):
-        print(f"{peer} is not installed, and left out")
-    return [*ZOO, *peers]
+    """All methods of the zoo and of other packages; the baseline first."""
+    found = []
+    for name in [BASELINE, *(name for name in list_methods() if name != BASELINE)]:
+        lr = create(name, torch.nn.Linear(2, 2)).param_groups[0]["lr"]
+        found += [ranged(form, lr) for form in FORMS.get(name, (name,))]
+    for peer, lr in PEERS.items():
+        if importlib.util.find_spec(peer.partition(":")[0].partition(".")[0]):
+            found.append(ranged(peer, lr))
+        else:
+            print(f"{peer} is not installed, and left out")
+    return found
 
 
 def fits(task, method):
@@ -100,6 +103,7 @@ def fits(task, method):
 def asked(given, methods, task):
     """What is compared on a task."""
     rules = {"scale": given.scale, "trials": given.trials, "seeds": given.seeds, "halving": 3, "run_seconds": 600}
+    rules |= {"warmup": 0.05, "baseline": methods[0]}
     sizes = LONGER.get(task) if given.scale == "tiny" else None
     more = {"budget_evals": given.budget_evals, "sizes": sizes, "jobs": given.jobs, "out": given.out / task}
     return {"tasks": [task], "methods": [m for m in methods if fits(task, m)], **rules, **more}
@@ -179,7 +183,7 @@ def options():
     parser.add_argument("--tasks", action="append", choices=TASKS)
     parser.add_argument("--methods", action="append")
     parser.add_argument("--scale", default="tiny")
-    parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--trials", type=int, default=7)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--budget-evals", type=int)
     parser.add_argument("--jobs", type=int, default=1)
