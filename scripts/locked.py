@@ -95,8 +95,8 @@ AGAIN = Test(
     {NAME: "super_adam_plus lr=1e-3:0.1", **PEERS_HERE},
     seeds=4,
 )
-# Wider ranges, more trials, seeds and peers, and two AdamWs: some of the second test's best learning rates are the highest
-# that were tried.
+# Wider ranges, more trials, seeds and peers, and two AdamWs: some best learning rates of the second test are the
+# highest that it tried.
 THIRD = Test(
     "locked third",
     ("locked-plays", "locked-rotations", "locked-diffusion", "locked-solids"),
