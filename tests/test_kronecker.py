@@ -5,6 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from superadam import SuperAdam, matrices, schedules
+from superadam._step import stages
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
@@ -39,7 +40,7 @@ class Products(TorchDispatchMode):
     count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func.overloadpacket.__name__ in ("bmm", "mm")
+        self.count += func.overloadpacket.__name__ in ("bmm", "mm", "baddbmm_")
         return func(*args, **(kwargs or {}))
 
 
@@ -83,3 +84,29 @@ def test_a_checkpoint_of_shampoo_with_eigenvectors_is_refused():
         ValueError, match=r"not one of this composition: it has 'Q[LR]' for parameter 0, where .*PL, PR"
     ):
         opt.load_state_dict(saved)
+
+
+@pytest.mark.parametrize("name", ["SOAP", "Shampoo", "KLShampoo"])
+def test_tensors_that_are_refreshed_together_are_refreshed_as_each_alone(name, monkeypatch):
+    """Of twelve tensors of one shape two or three are due in a step: one call for these, or one for each."""
+
+    def trained():
+        torch.manual_seed(0)
+        params = [(f"p{i}", torch.randn(4, 3, dtype=torch.float64, requires_grad=True)) for i in range(12)]
+        opt = SuperAdam(params, lr=0.1, matrix=getattr(matrices, name)(every=5))
+        for _ in range(12):
+            for _, p in params:
+                p.grad = torch.randn_like(p)
+            opt.step()
+        return torch.stack([p.detach() for _, p in params])
+
+    together, calls = trained(), []
+
+    def alone(s, due):
+        calls.append(len(due))
+        for i in due:
+            s.matrix.refresh(s.part([i]).bound())
+
+    monkeypatch.setattr(stages, "_refresh_some", alone)
+    torch.testing.assert_close(together, trained(), rtol=1e-12, atol=1e-12)
+    assert set(calls) == {2, 3}

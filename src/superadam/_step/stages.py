@@ -5,8 +5,10 @@ Each function takes a bound view and γ, works in place, and returns the sums ov
 
 from __future__ import annotations
 
+import itertools
 import time
 
+import torch
 from torch import Tensor
 
 from superadam._state.precision import precisely
@@ -134,10 +136,22 @@ def _refresh(s: View) -> None:
     start = time.perf_counter()
     if len(due) == len(s.params):
         s.matrix.refresh(s)
-    else:
-        for i in due:
-            s.matrix.refresh(s.part([i]).bound())
+    elif len(due) == 1:
+        s.matrix.refresh(s.part(due).bound())
+    elif due:
+        _refresh_some(s, due)
     s.layout.refresh_seconds += time.perf_counter() - start  # for the monitor
+
+
+def _refresh_some(s: View, due: list[int]) -> None:
+    """All that are due in one call, on copies of their part of the batch."""
+    ends = list(itertools.accumulate(place.here for place in s.places))
+    rows = torch.cat([torch.arange(ends[i] - s.places[i].here, ends[i]) for i in due]).to(s.params[0].device)
+    some, stacks = s.part(due).bound(), s.layout.stacks
+    some.__dict__.update({name: stack[rows] for name, stack in stacks.items()})
+    s.matrix.refresh(some)
+    for name, stack in stacks.items():
+        stack[rows] = getattr(some, name)
 
 
 def solve_jointly(views: list[View]) -> None:

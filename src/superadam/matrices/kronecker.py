@@ -126,7 +126,7 @@ class Kronecker(PerTensor, abstract=True):
         return self.dims(x, rows="L" in names, columns="R" in names)
 
     def solve(self, s: View, g: Tensor) -> Tensor:
-        return self.back(s, self.rotate(s, g) / self.d(s))
+        return self.back(s, self.rotate(s, g).div_(self.d(s)))
 
     # ------------------------------------------------------------------------------------ factors
 
@@ -136,9 +136,8 @@ class Kronecker(PerTensor, abstract=True):
     def average(self, s: View, grad: Tensor, beta: float) -> None:
         """Take G Gᵀ and Gᵀ G into the factors; β = 1 sums them."""
         for side, _ in self.here(s):
-            product = grad @ grad.mT if side == "L" else grad.mT @ grad
-            factor = getattr(s, side)
-            factor.add_(product) if beta == 1 else factor.lerp_(product, 1 - beta)
+            left, right = (grad, grad.mT) if side == "L" else (grad.mT, grad)
+            getattr(s, side).baddbmm_(left, right, beta=beta, alpha=1.0 if beta == 1 else 1 - beta)
 
     def here(self, s: View) -> list[tuple[str, int]]:
         return [(side, dim) for side, dim in SIDES if side in s.names]
