@@ -12,17 +12,20 @@ learning rate and β₂), other seeds, one thread for each run.
 
 import argparse
 import dataclasses
+import math
 import os
 import sys
 from pathlib import Path
+from statistics import fmean, stdev
 
 import kept
+from scipy import stats
 from search import ADAMW, DATA, NAME, PEERS, ROOT
 
 from superadam import bench, lab
 from superadam.lab.comparison.intervals import Estimate
 from superadam.lab.comparison.statistics import Comparison, Ratio, Statistics, analyse
-from superadam.lab.comparison.verdict import change, losses
+from superadam.lab.comparison.verdict import losses, verdict
 
 PAGE = ROOT / "docs" / "results.md"
 MUON = "muon adjust_lr_fn=match_rms_adamw weight_decay=0.01 lr=1e-3:0.1"  # torch's takes no kernels of convolutions
@@ -63,21 +66,19 @@ class Test:
     def tables(self) -> dict[str, str]:
         found = self.against("AdamW")
         head = ["", "final loss", "gradients", "seconds"]
-        ours = [row(f"`{name}`", task.comparisons[NAME]) for name, task in found.tasks.items()]
+        by_task = {f"`{name}`": task.comparisons[NAME] for name, task in found.tasks.items()}
         rivals = [
-            [
-                rival,
-                *(change(t.comparisons[NAME].finals.value) for t in o.tasks.values()),
-                losses(o.overall[NAME]),
-            ]
+            [rival, *(losses(c) for c in (*(t.comparisons[NAME] for t in o.tasks.values()), o.overall[NAME]))]
             for rival in self.methods
             if rival != NAME and (o := self.against(rival))
         ]
-        names = [f"`{task}`" for task in found.tasks]
         return {
             self.name: bench.Table("", head, [row(m, c) for m, c in found.overall.items()]).markdown(),
-            f"{self.name} tasks": bench.Table("", head, ours).markdown(),
-            f"{self.name} rivals": bench.Table("", ["against", *names, "all"], rivals).markdown(),
+            f"{self.name} tasks": bench.Table(
+                "", head, [*(row(name, c) for name, c in by_task.items()), as_sample(list(by_task.values()))]
+            ).markdown(),
+            f"{self.name} rivals": bench.Table("", ["against", *by_task, "all"], rivals).markdown(),
+            f"{self.name} verdict": verdict(*kept.read(self.file)).headline,
         }
 
 
@@ -128,6 +129,23 @@ def times(ratio: Ratio) -> str:
 
 def row(name: str, c: Comparison) -> list[str]:
     return [name, losses(c), times(c.times["gradient_evaluations"]), times(c.times["seconds"])]
+
+
+def as_sample(tasks: list[Comparison]) -> list[str]:
+    """The mean over the tasks, with the interval that it has if tasks, not seeds, are what was drawn at random."""
+    found = []
+    for values in (
+        [c.finals.value for c in tasks],
+        *([c.times[axis].estimate.value for c in tasks] for axis in ("gradient_evaluations", "seconds")),
+    ):
+        logs = [math.log(v) for v in values]
+        middle = fmean(logs)
+        if not math.isfinite(middle):
+            found.append("∞")
+            continue
+        wide = float(stats.t.ppf(0.975, len(logs) - 1)) * stdev(logs) / math.sqrt(len(logs))
+        found.append(f"{math.exp(middle):.2f} ({math.exp(middle - wide):.2f} to {math.exp(middle + wide):.2f})")
+    return [f"mean of {len(tasks)} tasks, as a sample of all", f"{found[0]} of AdamW's", *found[1:]]
 
 
 def page() -> str:
