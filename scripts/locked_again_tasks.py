@@ -1,10 +1,10 @@
 """Four more tasks that no search has seen: the second test, after the first had shown what to change.
 
-Written down before the first run on them, and unchanged since (`git log scripts/locked_again_tasks.py`). Data, networks
-and losses are others than those of the search and of scripts/locked_tasks.py. In the first test, one task trained six
-epochs on 9,600 images, so that the fastest methods overfitted most. Here the data are large enough, or a run short
-enough, that validation follows training; this was decided by counting epochs, not by trying. CIFAR-10 is read from the
-folder that SUPERADAM_DATA names; all else ships with Python, or is drawn at random.
+Written down before the first run on them, and unchanged since. (The history of these days was squashed: `git log`
+cannot show it.) Data, networks and losses are others than those of the search and of scripts/locked_tasks.py. In the
+first test, one task trained six epochs on 9,600 images, so that the fastest methods overfitted most. Here the data are
+large enough, or a run short enough, that validation follows training; this was decided by counting epochs, not by
+trying. CIFAR-10 is read from the folder that SUPERADAM_DATA names; all else ships with Python, or is drawn at random.
 
     superadam compare --task-file scripts/locked_again_tasks.py --methods soap
 """

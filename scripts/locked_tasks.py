@@ -1,8 +1,8 @@
 """Four tasks that the search of scripts/search.py has not seen: they are run once, when it has ended.
 
-Written down before the search began, and unchanged (`git log scripts/locked_tasks.py`). Data, networks and losses
-are others than those of the search, and no method has been tried on them. CIFAR-10 is read from the folder that
-SUPERADAM_DATA names; all else ships with Python and scikit-learn.
+Written down before the search began, and unchanged. (The history of these days was squashed: `git log` cannot show it.)
+Data, networks and losses are others than those of the search, and no method has been tried on them. CIFAR-10 is read
+from the folder that SUPERADAM_DATA names; all else ships with Python and scikit-learn.
 
     superadam compare --task-file scripts/locked_tasks.py --methods soap
 """
