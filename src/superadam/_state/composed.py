@@ -18,14 +18,13 @@ from superadam._state.plans import GroupPlan, layers_of, options_of, warn_of_unm
 from superadam._state.sharding import joined, local
 from superadam._state.sharding import objection as sharding_objection
 from superadam._step.tensors import gamma_of, real, state_dtype
+from superadam._step.view import State
 from superadam.matrices import Matrix
 from superadam.matrices.base import Slot
 from superadam.sets import ConvexSet
 from superadam.stepsizes import Stepsize
 
 __all__ = ["ComposedOptimizer"]
-
-State = dict[str, Any]
 
 
 class ComposedOptimizer(Optimizer):

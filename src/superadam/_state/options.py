@@ -13,7 +13,8 @@ from torch import Size, Tensor
 from superadam._state import formats
 from superadam._state.parts import Part, check, nearest
 from superadam._state.precision import ROUNDINGS
-from superadam._step.view import View, real, state_dtype
+from superadam._step.tensors import real, state_dtype
+from superadam._step.view import View
 from superadam.estimators import Estimator, Recursive
 from superadam.iterates import Iterate, Plain
 from superadam.matrices import ByShape, Matrix

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from superadam._state.messages import warn
 from superadam._state.options import KINDS, Composition
-from superadam._step.view import real, state_dtype
+from superadam._step.tensors import real, state_dtype
 from superadam.matrices import ByShape, Matrix
 from superadam.matrices.base import Slot
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from superadam._state import owners
 from superadam._state.sharding import Sharding, local, over_ranks, sharding
-from superadam._step.tensors import dot, tracing
-from superadam._step.view import View, each, real, state_dtype
+from superadam._step.tensors import dot, each, real, state_dtype, tracing
+from superadam._step.view import View
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer

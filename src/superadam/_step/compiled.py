@@ -17,8 +17,9 @@ from torch import Tensor
 from superadam._state.phases import PENDING
 from superadam._step import tiles
 from superadam._step.dispatch import Tiles
-from superadam._step.tensors import Scalar, TensorList, each, flattened, tracing
-from superadam._step.view import Line, Sums, View, state_dtype
+from superadam._step.layout import facts
+from superadam._step.tensors import Scalar, TensorList, each, flattened, state_dtype, tracing
+from superadam._step.view import Line, Sums, View
 
 __all__ = ["Compiled"]
 
@@ -79,8 +80,9 @@ class _Kernel:
         grads = [next(rest) if self.has_grad else None]
         state = {"step": 0, **{name: next(rest) for name in self.held}}
         scalars = {name: next(rest) for name in self.scalars}
-        more = {"paired": self.paired, "values": values, "formulas": log}
-        return self.line(_Traced(self.group, self.parts, params, grads, [state], scalars, **more).bound(), gamma)
+        batch = {"paired": self.paired, "values": values, "formulas": log}
+        s = _Traced(facts(self.group, self.parts, params), params, grads, [state], scalars, **batch)
+        return self.line(s.bound(), gamma)
 
     def tensors(self, view: View, i: int) -> list[Tensor]:
         grad, state = view.grads[i], view.states[i]
@@ -146,7 +148,7 @@ def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
         tuple(s.dtype for s in view.scalars.values()),  # may be that of other parameters with the same matrix
     )
     if key not in _kernels:
-        _kernels[key] = _Kernel(line, view.part(which[:1]))
+        _kernels[key] = _Kernel(line, view.some(which[:1]))
     kernel = _kernels[key]
     if kernel.run is None:
         return []
@@ -191,7 +193,7 @@ class Compiled(Tiles):
             left = [i for i in left if i not in done]
         if not left:
             return []
-        rest = view.part(left)
+        rest = view.some(left)
         if rest.group["capturable"] or rest.params[0].device.type != "cpu":
             return [line(rest.bound(), gamma)]
         return super().run(line, rest, gamma, line_9=line_9, reading=reading)

@@ -86,6 +86,8 @@ class Tiles(Way):
         return None
 
     def run(self, line: Line, view: View, gamma: Scalar, *, line_9: bool = True, reading: bool = False) -> list[Sums]:
+        if view.layout.in_one_piece:
+            return [line(view.bound(), gamma)]
         return [line(piece.bound(), gamma) for piece in tiles.pieces(view, line_9=line_9, reading=reading)]
 
 
@@ -107,7 +109,7 @@ class Widened(Way):
 def choose(view: View) -> Way:
     """The way for a view. The layout remembers it."""
     ways: dict[tuple[bool, ...], Way] = view.layout.ways
-    key = (view.moves, view.aligned, compiled_step.get())
+    key = (view.moves, view.layout.aligned_with(view.grads), compiled_step.get())
     if key not in ways:
         ways[key] = next(way for way in Way.known if way.objection(view) is None)
     return ways[key]

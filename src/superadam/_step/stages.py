@@ -12,8 +12,8 @@ from torch import Tensor
 from superadam._state.precision import precisely
 from superadam._state.refusals import WATCHED_STEPS, check_left_out, check_matrix, finite
 from superadam._step import line_9
-from superadam._step.tensors import Scalar
-from superadam._step.view import Sums, View, batches, each, join, unbatched
+from superadam._step.tensors import Scalar, each, join
+from superadam._step.view import Sums, View, batches, unbatched
 from superadam.iterates import Plain
 from superadam.matrices import Matrix
 
@@ -136,7 +136,7 @@ def _refresh(s: View) -> None:
         s.matrix.refresh(s)
     else:
         for i in due:
-            s.matrix.refresh(s.part([i]).bound())
+            s.matrix.refresh(s.some([i]).bound())
     s.layout.refresh_seconds += time.perf_counter() - start  # for the monitor
 
 

@@ -12,16 +12,23 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from superadam._step.tensors import flattened
-from superadam._step.view import View, state_dtype
+from superadam._step.tensors import flattened, state_dtype
+from superadam._step.view import View
 from superadam._step.workspace import keep_small_blocks
 
-__all__ = ["SMALL", "TILE", "aligned", "alike", "cut", "pieces"]
+__all__ = ["SMALL", "TILE", "aligned", "alike", "cut", "in_one_piece", "pieces"]
 
 # Coordinates of a piece. Four megabytes of float32: half a dozen tensors fit into the last cache of a server. Smaller
 # pieces take longer: more calls, and more waiting for threads.
 TILE = 1 << 20
 SMALL = 1 << 16  # tensors with at most so many coordinates are updated together
+
+
+def in_one_piece(params: Sequence[Tensor]) -> bool:
+    """Whether `pieces` leaves views of these parameters whole."""
+    keep_small_blocks()  # temporaries
+    sizes = [p.numel() for p in params]
+    return max(sizes) <= SMALL and sum(sizes) <= TILE
 
 
 def pieces(view: View, *, line_9: bool = True, reading: bool = False) -> Iterator[View]:
@@ -30,15 +37,11 @@ def pieces(view: View, *, line_9: bool = True, reading: bool = False) -> Iterato
     `reading` is for lines that only sum. They gain nothing from the cache, so their pieces are larger: small enough for
     an accurate sum in float32.
     """
-    keep_small_blocks()  # temporaries
     tile, limit = (16 * TILE, 16 * TILE) if reading else (TILE, SMALL)
     small = [i for i, p in enumerate(view.params) if p.numel() <= limit]
-    if len(small) == len(view.params) and sum([p.numel() for p in view.params]) <= tile:
-        yield view  # the usual case
-        return
     by_coordinate, by_row = view.parts.elementwise(line_9=line_9), view.parts.elementwise(line_9=False)
     if len(small) > 1:
-        yield from (view.part(lot) for lot in _lots(view, small, tile))
+        yield from (view.some(lot) for lot in _lots(view, small, tile))
     else:
         small = []
     for i in sorted(set(range(len(view.params))) - set(small)):
@@ -49,7 +52,7 @@ def pieces(view: View, *, line_9: bool = True, reading: bool = False) -> Iterato
         elif large and by_row and _in_rows(view, x):
             yield from cut(view, i, max(1, tile // x[0].numel()), flat=False)
         else:
-            yield view.part([i])
+            yield view.some([i])
 
 
 def _lots(view: View, small: list[int], tile: int) -> Iterable[list[int]]:
