@@ -13,10 +13,9 @@ from superadam import theory
 from superadam._state import options, recipes, refusals, twice
 from superadam._state import scaler as scaling
 from superadam._state.messages import warn
-from superadam._state.pairing import UsedGradients
 from superadam._state.torch_versions import check_capture
 from superadam._step.algorithm import eagerly
-from superadam._step.evaluations import Evaluations, Loss
+from superadam._step.evaluations import Evaluations, Loss, UsedGradients
 from superadam._step.view import View
 from superadam.estimators import Estimator
 from superadam.iterates import Iterate
@@ -283,7 +282,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
             views = self._usable_gradients()
         self._absorb(views)
         self._used = UsedGradients(self._parameters())
-        self._pairing.end()  # last, as warnings may be errors
+        self._end()
         return loss
 
     def _usable_gradients(self) -> list[View]:
@@ -330,7 +329,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
         if refused is not None:
             raise refused
         if half.second:
-            self._pairing.end()  # last, as warnings may be errors
+            self._end()
 
     def check_theory(self, problem: theory.Problem) -> theory.Conditions:
         """Check the conditions of theorem 1 or 2, and list the options that the theorems do not cover.

@@ -12,7 +12,7 @@ from torch.optim.optimizer import ParamsT
 
 from superadam._state import formats, loading, options, owners, precision, recipes, replay, twice, twins
 from superadam._state.options import Composition
-from superadam._state.pairing import Pairing, UsedGradients
+from superadam._state.pairing import Pairing
 from superadam._state.phases import BETWEEN, PENDING, START
 from superadam._state.plans import GroupPlan, layers_of, options_of, warn_of_unmatched_names
 from superadam._state.sharding import joined, local
@@ -40,7 +40,6 @@ class ComposedOptimizer(Optimizer):
         self._open_batch: twice.Batch | None = None  # between its two half-steps
         self._last_half: twice.Half | None = None
         self._dropped_batch: twice.Batch | None = None  # by restart(), flush(), or an overflow in its first half-step
-        self._used = UsedGradients()
         self._plans: list[GroupPlan] = []
         self._scalars: dict[Matrix | Stepsize, dict[str, Tensor]] = {}
         self._places: dict[Tensor, owners.Place] = {}
@@ -324,7 +323,7 @@ class ComposedOptimizer(Optimizer):
         self.defaults = {**options.ADDED_LATER, **self.defaults}
         open_batch, within = self._open_batch, self._within
         self._places, self._processes = {}, state.get("_processes")
-        self._used, self._met, self._pairing = UsedGradients(), replay.Modules(), Pairing()
+        self._met, self._pairing = replay.Modules(), Pairing()
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
         self._reset()

@@ -140,16 +140,16 @@ def check_finite(opt: ComposedOptimizer) -> None:
 @torch.no_grad()
 def _check_for_factors(opt: ComposedOptimizer) -> None:
     """Refuse what would make a factor of H_t infinite, or not a number, where the host sees it without waiting."""
-    squares: dict[Sharding, list[Tensor]] = {}
+    norms: dict[tuple[Sharding, torch.dtype], list[Tensor]] = {}
     for layout in (layout for plan in opt._plans for layout in plan.layouts or ()):
-        if layout.parts.matrix.has_factors and not waits(layout.params[0]):
+        if layout.refuses:
             grads = [p.grad for p in layout.params if p.grad is not None]
             if not layout.plain:
                 grads = [real(local(grad)).to(state_dtype(grad)) for grad in grads]
-            if grads:  # all of one shape
-                norm = torch.linalg.vector_norm(torch.stack(grads) if len(grads) > 1 else grads[0])
-                squares.setdefault(sharding(layout.params[0]), []).append(norm.square().double())
-    if all([math.isfinite(float(over_ranks(torch.stack(of).sum(), how))) for how, of in squares.items()]):
+            for norm in torch._foreach_norm(grads) if grads else ():
+                norms.setdefault((layout.sharding, norm.dtype), []).append(norm)
+    squares = [(torch.stack(of).square().sum().double(), how) for (how, _), of in norms.items()]
+    if all([math.isfinite(float(over_ranks(square, how))) for square, how in squares]):
         return
     for plan, p, i, j in _named(opt):
         if p.grad is None or not plan.of(p).matrix.has_factors or waits(p):
@@ -168,7 +168,7 @@ def finite(s: View, batch: Tensor) -> Tensor:
 
     Where the host would wait, nothing is refused: the device leaves them out, and `check_left_out` tells of it later.
     """
-    if s.layout is None or not s.matrix.has_factors or not waits(batch):
+    if not waits(batch) or s.layout is None or not s.matrix.has_factors:
         return batch
     usable = torch.linalg.vector_norm(batch, dim=(-2, -1), keepdim=True).isfinite()
     s.layout.left_out = s.layout.left_out + usable.logical_not().sum()
