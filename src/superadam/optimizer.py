@@ -209,7 +209,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
         check_capture(self)
         if self._evaluating:
             self._refuse_while_evaluating()
-        if closure is not None and getattr(self, "found_inf", None) is not None:
+        if closure is not None and self.found_inf is not None:
             raise RuntimeError(
                 "GradScaler looks at the gradients before step(closure) has any. Call scaler.step(opt) without a "
                 "closure, with tau > 0 in a loop over `superadam.twice(loader)`."
@@ -240,8 +240,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
         views = self._with_gradients(moves=True)
         if closure is None:
             self.gradient_evaluations += 1
-        scaled = getattr(self, "found_inf", None) is not None
-        overflow = scaling.unscale(self) if scaled else None
+        overflow = None if self.found_inf is None else scaling.unscale(self)
         if overflow is not None and self.defaults["capturable"] and all([plan.free for plan in self._plans]):
             with scaling.undone(self, where=overflow):
                 self._absorb(views)

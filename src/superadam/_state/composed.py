@@ -30,7 +30,8 @@ __all__ = ["ComposedOptimizer"]
 class ComposedOptimizer(Optimizer):
     """A torch optimizer whose param groups name their parts, and whose state is what the parts declare."""
 
-    found_inf: Tensor  # only while a GradScaler calls step()
+    found_inf: Tensor | None = None  # set while a GradScaler calls step(), as is the next
+    grad_scale: Tensor | None = None
 
     def __init__(self, params: ParamsT | nn.Module, defaults: dict[str, Any]) -> None:
         self.gradient_evaluations = 0

@@ -87,7 +87,9 @@ class Layout:
         self._geometry, self._tensors = self._geometry_now(), [s.get(name) for s in states for name in self.names]
         self.ways: dict[tuple[bool, ...], Way] = {}  # what `dispatch.choose` has chosen
         self.in_one_piece = tiles.in_one_piece(params)
-        self.aligned = tiles.aligned(self.view({}, grads=[None] * len(params)))
+        self.elementwise = tuple(parts.elementwise(line_9=line_9) for line_9 in (False, True))
+        bare = self.view({}, grads=[None] * len(params))
+        self.aligned, self.large = tiles.aligned(bare), tiles.large(bare)
         self.dtype, self.contiguous = params[0].dtype, all(p.is_contiguous() for p in params)
 
     def keep(self, tensors: State) -> State:

@@ -237,10 +237,10 @@ class Points(AlgorithmOne):
             for layout in grouped(plan, empty, lambda p, state: p.requires_grad or None):
                 scalars = dict.fromkeys(layout.parts.scalars, layout.params[0])
                 view = layout.view(scalars, moves=not self.two_point)
-                name, reasons = dispatch.explain(view)
+                name, *more = dispatch.explain(view)
                 n = len(layout.params)
                 told.append(f"group {i}, {n} tensor{'s' if n != 1 else ''}: {name}")
-                told += [f"  not {other}: {reason}" for other, reason in reasons.items()]
+                told += [f"  {line}" for line in more]
         return told
 
     # ------------------------------------------------------------------------------------ restart

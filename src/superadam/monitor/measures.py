@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from superadam._state.phases import START, UNESTIMATED
-from superadam._state.scaler import under_scaler
 from superadam._state.sharding import Sharding, local, over_ranks, sharding
 from superadam._step import line_9
 from superadam._step.layout import facts
@@ -101,7 +100,7 @@ def quantities(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[f
         return None
     _line_9(tally, views)
     _spectrum(tally, [c for c in views if _has_spectrum(c)])
-    if under_scaler(opt):
+    if opt.found_inf is not None:
         tally.add("overflow", opt.found_inf)
     sums = tally.read()
     return None if any(sums.pop("overflow", ())) else (sums, views[0])
