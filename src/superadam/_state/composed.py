@@ -110,7 +110,8 @@ class ComposedOptimizer(Optimizer):
                     for name in state.keys() - loading.known_state(plan.of(p), p):
                         del state[name]
                     slots = plan.slots(p) if plan.of(p).matrix.scope != "coordinate" else {}
-                    shapes = {name: slot.shape for name, slot in slots.items()} | {"root": plan.parts.root_shape(p)}
+                    shapes: dict[str, Any] = {name: slot.shape for name, slot in slots.items()}
+                    shapes |= {**plan.of(p).scalars, "root": plan.parts.root_shape(p)}
                     for name in shapes.keys() & state.keys():
                         if tuple(state[name].shape) != shapes[name]:
                             del state[name]
@@ -173,7 +174,8 @@ class ComposedOptimizer(Optimizer):
             params = [p for plan in self._plans for p in plan.group["params"] if part in plan.of(p).sharing]
             dtype = torch.float64 if any(state_dtype(p) is torch.float64 for p in params) else torch.float32
             self._scalars[part] = {
-                name: torch.full((), part.initial(name), dtype=dtype, device=params[0].device) for name in part.scalars
+                name: torch.full(part.scalar_shape(name), part.initial(name), dtype=dtype, device=params[0].device)
+                for name in part.scalars
             }
         return self._scalars[part]
 
@@ -325,6 +327,8 @@ class ComposedOptimizer(Optimizer):
         open_batch, within = self._open_batch, self._within
         self._places, self._processes = {}, state.get("_processes")
         self._met, self._pairing = replay.Modules(), Pairing()
+        for own in self.state.values():
+            formats.join_history(own)
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
         self._reset()

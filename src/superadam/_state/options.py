@@ -122,9 +122,9 @@ class Composition(NamedTuple):
         return tuple(part for part in (self.matrix, self.stepsize) if part is not None and part.scalars)
 
     @property
-    def scalars(self) -> tuple[str, ...]:
-        """The names of all of these."""
-        return tuple(name for part in self.sharing for name in part.scalars)
+    def scalars(self) -> dict[str, tuple[int, ...]]:
+        """The names of all of these, and their shapes."""
+        return {name: part.scalar_shape(name) for part in self.sharing for name in part.scalars}
 
     @property
     def at_once(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -189,13 +189,11 @@ def check_left_out(s: View) -> None:
         )
 
 
-def _direction(s: View) -> Tensor:
-    """H⁻¹g of a matrix of each tensor."""
-    return s.tensors(s.matrix.solve(s, s.matrices(s.estimate))) if s.direction is None else s.direction
+def check_matrix(s: View, solve: Callable[[View, Tensor], Tensor]) -> None:
+    """Refuse an H of a user's matrix that is not positive definite. As it waits for the device, in few steps only.
 
-
-def check_matrix(s: View) -> None:
-    """Refuse an H of a user's matrix that is not positive definite. As it waits for the device, in few steps only."""
+    `solve` computes H⁻¹g, as the step does.
+    """
     step = s.states[0]["step"]
     if tracing.get() or type(s.matrix).__module__.startswith("superadam."):
         return
@@ -206,8 +204,7 @@ def check_matrix(s: View) -> None:
     elif s.matrix.scope == "all" and s.direction is not None:
         return  # `solve_jointly` has looked
     else:
-        solved = s.matrix.solve(s, s.estimate) if s.matrix.scope == "all" else _direction(s)
-        product = float(over_ranks(dot(solved, s.estimate), s.sharding))
+        product = float(over_ranks(dot(solve(s, s.estimate), s.estimate), s.sharding))
         wrong = None if product >= 0 else f"gᵀH⁻¹g is {product:g}"
     if wrong is not None:
         raise RuntimeError(

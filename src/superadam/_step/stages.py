@@ -32,7 +32,7 @@ def move(s: View, gamma: Scalar, y: Tensor | None = None) -> Sums:
         gamma = gamma.to(s.params[0].device)
     step = s.states[0]["step"]
     if type(step) is int and step <= WATCHED_STEPS:
-        check_matrix(s)
+        check_matrix(s, line_9.direction)
     if s.group["rounding"] == "nearest":
         _move(s, gamma, y)
     else:
@@ -155,7 +155,7 @@ def solve_jointly(views: list[View]) -> None:
         sharing = [view for view in views if view.matrix == matrix]
         whole = View.merged(sharing).bound()
         if type(whole.states[0]["step"]) is int and whole.states[0]["step"] <= WATCHED_STEPS:
-            check_matrix(whole)
+            check_matrix(whole, matrix.solve)
         steps = iter(each(matrix.solve(whole, join([g for view in sharing for g in each(view.bound().estimate)]))))
         for view in sharing:
             view.direction = join([next(steps) for _ in view.params])
