@@ -30,8 +30,7 @@ __all__ = ["ComposedOptimizer"]
 class ComposedOptimizer(Optimizer):
     """A torch optimizer whose param groups name their parts, and whose state is what the parts declare."""
 
-    found_inf: Tensor | None = None  # set while a GradScaler calls step(), as is the next
-    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None  # a tensor while a GradScaler calls step()
 
     def __init__(self, params: ParamsT | nn.Module, defaults: dict[str, Any]) -> None:
         self.gradient_evaluations = 0

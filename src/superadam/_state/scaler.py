@@ -27,8 +27,9 @@ def unscale(opt: ComposedOptimizer) -> Tensor | None:
 
     Return `found_inf`, which is larger than 0 if they are not finite; None if no scaler is in use.
     """
-    if opt.found_inf is not None and opt.grad_scale is not None:
-        inverse = opt.grad_scale.float().reciprocal()
+    scale: Tensor | None = getattr(opt, "grad_scale", None)  # which the scaler multiplies if it is there
+    if opt.found_inf is not None and scale is not None:
+        inverse = scale.float().reciprocal()
         by_device: dict[torch.device, list[Tensor]] = {}
         for group in opt.param_groups:
             for p in group["params"]:
