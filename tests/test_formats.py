@@ -84,3 +84,38 @@ def test_what_was_given_is_not_changed(saved):
     names = set(old["state"][0])
     SuperAdam(x, matrix=matrices.DampedLBFGS(history=3)).load_state_dict(old)
     assert set(old["state"][0]) == names
+
+
+def test_a_history_under_many_names_is_joined(saved):
+    """SdLBFGS kept θ and κ of each pair as `theta0`, `kappa0`, …: such states load, and so do pickled optimizers."""
+    old = saved["lbfgs"]
+    options = {"lr": 1e-2, "schedule": "Paper", **KINDS["lbfgs"]}
+    results = []
+    for form in ("new", "old", "pickled"):
+        params = [x.clone().requires_grad_() for x in old["x"]]
+        opt = SuperAdam(params, **options)
+        opt.load_state_dict(old["state"])
+        now = opt.state_dict()
+        if form == "old":
+            now["state"] = {i: split(state) for i, state in now["state"].items()}
+            opt = SuperAdam(params, **options)
+            opt.load_state_dict(now)
+        elif form == "pickled":
+            parts = opt.__getstate__()
+            parts["state"] = {p: split(state) for p, state in parts["state"].items()}
+            opt = SuperAdam.__new__(SuperAdam)
+            opt.__setstate__(parts)
+        for target in targets()[7:]:
+            opt.step(closure(opt, params, target))
+        results.append(params)
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=0, atol=0)
+    torch.testing.assert_close([p.detach() for p in results[0]], old["after"], rtol=1e-12, atol=1e-12)
+
+
+def split(state):
+    """The state of a parameter with a name for each θ and κ."""
+    state = dict(state)
+    for name, old in (("theta", "theta"), ("kappas", "kappa")):
+        state |= {f"{old}{i}": value for i, value in enumerate(state.pop(name))}
+    return state

@@ -105,7 +105,7 @@ def test_tensors_that_are_refreshed_together_are_refreshed_as_each_alone(name, m
     def alone(s, due):
         calls.append(len(due))
         for i in due:
-            s.matrix.refresh(s.part([i]).bound())
+            s.matrix.refresh(s.some([i]).bound())
 
     monkeypatch.setattr(stages, "_refresh_some", alone)
     torch.testing.assert_close(together, trained(), rtol=1e-12, atol=1e-12)

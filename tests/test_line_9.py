@@ -163,7 +163,7 @@ def dense_inverse(opt, params):
             flat = [torch.cat([t.flatten() for t in inverse(type(s.x)(list(unit)))]) for unit in units]
             step = torch.cat([t.flatten() for t in s.matrix.solve(s, type(s.x)(list(g)))])
             return torch.stack(flat, 1), step
-        s = view.part([j for j, q in enumerate(view.params) if q is p]).bound()
+        s = view.some([j for j, q in enumerate(view.params) if q is p]).bound()
         inverse = s.matrix.inverse(s)
         units = torch.eye(n, dtype=torch.float64).view(-1, *p.shape)
         own = torch.stack([s.tensors(inverse(s.matrices(unit))).flatten() for unit in units], 1)

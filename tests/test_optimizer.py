@@ -1,6 +1,7 @@
 """Weight decay in the gradient, parts that change in mid-training, the zoo differentiated and in low precision."""
 
 import dataclasses
+import importlib
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from pairs import pairs
 from problems import CASES, LR, Stochastic, SuperAdam, train
 from superadam import create, matrices, reference, schedules, twice, zoo
+from superadam._state import torch_versions
 from superadam._step.tensors import TensorList
 
 SAMPLES = list(range(30))
@@ -323,3 +325,14 @@ def test_options_of_the_wrong_type_are_named(options):
     with pytest.raises(TypeError, match=rf"Invalid {name}: .*expected a number"):
         SuperAdam([torch.nn.Parameter(torch.ones(1))], **options)
     assert value == options[name]
+
+
+def test_a_torch_without_a_check_of_captures_is_not_asked(monkeypatch):
+    """Its name is private, and has changed before."""
+    with monkeypatch.context() as m:
+        for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+            m.delattr(torch.optim.Optimizer, name, raising=False)
+        found = importlib.reload(torch_versions).check_capture
+    importlib.reload(torch_versions)
+    opt = SuperAdam([torch.zeros(2, requires_grad=True)])
+    assert found(opt) is None

@@ -12,7 +12,7 @@ from torch import nn
 
 from superadam import Monitor, SuperAdam, create, estimators, matrices, schedules, sets, twice
 from superadam._state import refusals
-from superadam._step.view import join
+from superadam._step.tensors import join
 from superadam.matrices import SOAP, Adafactor, ByShape, KLShampoo, PSGDKron, SecondMoment, Shampoo, Spectral
 from superadam.matrices import per_tensor as per_tensor_module
 from superadam.matrices.spectral import polar, polynomials
@@ -407,6 +407,35 @@ def test_parameters_are_divided_by_shape_layer_and_name():
     assert dense_ones(SuperAdam(Net(), matrix=every)) == {"embed.weight", "hidden.weight", "qkv.weight", "head.weight"}
     by_names = SuperAdam(list(Net().named_parameters()), matrix=ByShape(SOAP(), names=("head.*", "embed.*")))
     assert dense_ones(by_names) == {"hidden.weight", "qkv.weight"}
+
+
+def test_layers_derived_from_others_are_such_layers():
+    """A subclass of nn.Embedding, or of nn.Linear at the end, has no matrix either; its own name works too."""
+
+    class Tokens(nn.Embedding):
+        pass
+
+    class Output(nn.Linear):
+        pass
+
+    net = Net()
+    net.embed, net.head = Tokens(5, 4), Output(6, 2)
+    assert dense_ones(SuperAdam(net, matrix=ByShape(SOAP()))) == {"hidden.weight", "qkv.weight"}
+    own = ByShape(SOAP(), layers=("Tokens",))
+    assert dense_ones(SuperAdam(net, matrix=own)) == {"hidden.weight", "qkv.weight", "head.weight"}
+
+
+def test_several_matrices_are_asked_in_their_order():
+    """Each parameter gets the first of them that accepts it. The plain data of a checkpoint make the same again."""
+    matrix = ByShape((SOAP(batch_dims=1), Spectral(), Shampoo()), SecondMoment())
+    assert matrices.Matrix.find(matrix.spec()) == matrix
+    params = [torch.zeros(shape, requires_grad=True) for shape in ((2, 3, 4), (3, 4), (4,))]
+    opt = SuperAdam(params, matrix=matrix)
+    opt.load_state_dict(opt.state_dict())
+    (plan,) = opt._current_plans()
+    assert [plan.of(p).matrix for p in params] == [*matrix.first[:2], SecondMoment()]
+    with pytest.raises(ValueError, match="a matrix, or a tuple"):
+        ByShape((SOAP(), "Shampoo"))
 
 
 def test_a_network_of_one_layer_has_no_head():

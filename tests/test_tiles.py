@@ -237,3 +237,49 @@ def test_every_length(matrix, n):
     parameters = [((n,), "contiguous", "alike", ())]
     options = {"matrix": MATRICES[matrix], "parameters": parameters}
     equal(result(fused=False, **options), result(foreach=True, **options))
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_weights_are_computed_once_per_step(tau):
+    """However many pieces a tensor has: μ_t once, α_t once for each of the two gradients that need it."""
+    asked = []
+
+    class Counted(schedules.Constant):
+        def mu_t(self, t, tau):
+            asked.append(("mu", t))
+            return super().mu_t(t, tau)
+
+        def alpha_t(self, t, tau):
+            asked.append(("alpha", t))
+            return super().alpha_t(t, tau)
+
+    p = torch.zeros(1000, dtype=torch.float64, requires_grad=True)
+    opt = SuperAdam([p], tau=tau, matrix="Yogi", schedule=Counted(0.5))
+    assert p.numel() > 10 * tiles.TILE
+    for n in range(3):
+        asked.clear()
+        opt.step(lambda n=n: setattr(p, "grad", torch.ones_like(p) * n))
+    assert sorted(asked) == ([("alpha", 3), ("mu", 3)] if tau == 0 else [("alpha", 3), ("mu", 2)])
+
+
+def test_ways_say_which_tensors_are_compiled():
+    """Tensors of at most 65,536 numbers are not: where all are small, the way is another."""
+    small, large = (torch.zeros(n, requires_grad=True) for n in (65_536, 65_537))
+    options = {"matrix": "Yogi", "compile": True}
+    head, *why = SuperAdam([small], **options).ways()
+    assert head == "group 0, 1 tensor: tiles"
+    assert "  not compiled: all tensors are small" in why
+    head, remark, *_ = SuperAdam([small, large], **options).ways()
+    assert (head, remark) == (
+        "group 0, 2 tensors: compiled",
+        "  1 of them by tiles: small, or laid out otherwise",
+    )
+
+
+def test_ways_are_known_before_the_first_step():
+    for dtype in (None, torch.bfloat16):
+        opt = SuperAdam(torch.nn.Linear(3, 2), matrix="Yogi", state_dtype=dtype)
+        before = opt.ways()
+        opt.init_state()
+        assert before == opt.ways()

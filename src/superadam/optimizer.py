@@ -13,10 +13,9 @@ from superadam import theory
 from superadam._state import options, recipes, refusals, twice
 from superadam._state import scaler as scaling
 from superadam._state.messages import warn
-from superadam._state.pairing import UsedGradients
 from superadam._state.torch_versions import check_capture
 from superadam._step.algorithm import eagerly
-from superadam._step.evaluations import Evaluations, Loss
+from superadam._step.evaluations import Evaluations, Loss, UsedGradients
 from superadam._step.view import View
 from superadam.estimators import Estimator
 from superadam.iterates import Iterate
@@ -210,7 +209,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
         check_capture(self)
         if self._evaluating:
             self._refuse_while_evaluating()
-        if closure is not None and getattr(self, "found_inf", None) is not None:
+        if closure is not None and self.found_inf is not None:
             raise RuntimeError(
                 "GradScaler looks at the gradients before step(closure) has any. Call scaler.step(opt) without a "
                 "closure, with tau > 0 in a loop over `superadam.twice(loader)`."
@@ -241,8 +240,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
         views = self._with_gradients(moves=True)
         if closure is None:
             self.gradient_evaluations += 1
-        scaled = getattr(self, "found_inf", None) is not None
-        overflow = scaling.unscale(self) if scaled else None
+        overflow = None if self.found_inf is None else scaling.unscale(self)
         if overflow is not None and self.defaults["capturable"] and all([plan.free for plan in self._plans]):
             with scaling.undone(self, where=overflow):
                 self._absorb(views)
@@ -283,7 +281,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
             views = self._usable_gradients()
         self._absorb(views)
         self._used = UsedGradients(self._parameters())
-        self._pairing.end()  # last, as warnings may be errors
+        self._end()
         return loss
 
     def _usable_gradients(self) -> list[View]:
@@ -330,7 +328,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
         if refused is not None:
             raise refused
         if half.second:
-            self._pairing.end()  # last, as warnings may be errors
+            self._end()
 
     def check_theory(self, problem: theory.Problem) -> theory.Conditions:
         """Check the conditions of theorem 1 or 2, and list the options that the theorems do not cover.

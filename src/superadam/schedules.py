@@ -59,7 +59,7 @@ class Schedule(Part, kind="schedule"):
 
     def weight_of(self, s: View) -> Scalar:
         """α_t for the view s. Override it if α_t depends on more than t and τ."""
-        return s.at_step(self.weight)
+        return s.once("alpha", self.weight)
 
 
 class Paper(Schedule):

@@ -50,6 +50,10 @@ class Stepsize(Part, kind="stepsize"):
         """First value of a scalar."""
         return 0.0
 
+    def scalar_shape(self, name: str) -> tuple[int, ...]:
+        """The shape of what is kept under one of the names in `scalars`."""
+        return ()
+
     def weighed(self, s: View, grad: Tensor) -> Tensor:
         """The gradient that lines 11 and 4 get."""
         return grad

@@ -12,12 +12,13 @@ from torch.optim.optimizer import ParamsT
 
 from superadam._state import formats, loading, options, owners, precision, recipes, replay, twice, twins
 from superadam._state.options import Composition
-from superadam._state.pairing import Pairing, UsedGradients
+from superadam._state.pairing import Pairing
 from superadam._state.phases import BETWEEN, PENDING, START
 from superadam._state.plans import GroupPlan, layers_of, options_of, warn_of_unmatched_names
 from superadam._state.sharding import joined, local
 from superadam._state.sharding import objection as sharding_objection
 from superadam._step.tensors import gamma_of, real, state_dtype
+from superadam._step.view import State
 from superadam.matrices import Matrix
 from superadam.matrices.base import Slot
 from superadam.sets import ConvexSet
@@ -25,13 +26,11 @@ from superadam.stepsizes import Stepsize
 
 __all__ = ["ComposedOptimizer"]
 
-State = dict[str, Any]
-
 
 class ComposedOptimizer(Optimizer):
     """A torch optimizer whose param groups name their parts, and whose state is what the parts declare."""
 
-    found_inf: Tensor  # only while a GradScaler calls step()
+    found_inf: Tensor | None = None  # a tensor while a GradScaler calls step()
 
     def __init__(self, params: ParamsT | nn.Module, defaults: dict[str, Any]) -> None:
         self.gradient_evaluations = 0
@@ -41,7 +40,6 @@ class ComposedOptimizer(Optimizer):
         self._open_batch: twice.Batch | None = None  # between its two half-steps
         self._last_half: twice.Half | None = None
         self._dropped_batch: twice.Batch | None = None  # by restart(), flush(), or an overflow in its first half-step
-        self._used = UsedGradients()
         self._plans: list[GroupPlan] = []
         self._scalars: dict[Matrix | Stepsize, dict[str, Tensor]] = {}
         self._places: dict[Tensor, owners.Place] = {}
@@ -111,7 +109,8 @@ class ComposedOptimizer(Optimizer):
                     for name in state.keys() - loading.known_state(plan.of(p), p):
                         del state[name]
                     slots = plan.slots(p) if plan.of(p).matrix.scope != "coordinate" else {}
-                    shapes = {name: slot.shape for name, slot in slots.items()} | {"root": plan.parts.root_shape(p)}
+                    shapes: dict[str, Any] = {name: slot.shape for name, slot in slots.items()}
+                    shapes |= {**plan.of(p).scalars, "root": plan.parts.root_shape(p)}
                     for name in shapes.keys() & state.keys():
                         if tuple(state[name].shape) != shapes[name]:
                             del state[name]
@@ -174,7 +173,8 @@ class ComposedOptimizer(Optimizer):
             params = [p for plan in self._plans for p in plan.group["params"] if part in plan.of(p).sharing]
             dtype = torch.float64 if any(state_dtype(p) is torch.float64 for p in params) else torch.float32
             self._scalars[part] = {
-                name: torch.full((), part.initial(name), dtype=dtype, device=params[0].device) for name in part.scalars
+                name: torch.full(part.scalar_shape(name), part.initial(name), dtype=dtype, device=params[0].device)
+                for name in part.scalars
             }
         return self._scalars[part]
 
@@ -325,7 +325,9 @@ class ComposedOptimizer(Optimizer):
         self.defaults = {**options.ADDED_LATER, **self.defaults}
         open_batch, within = self._open_batch, self._within
         self._places, self._processes = {}, state.get("_processes")
-        self._used, self._met, self._pairing = UsedGradients(), replay.Modules(), Pairing()
+        self._met, self._pairing = replay.Modules(), Pairing()
+        for own in self.state.values():
+            formats.join_history(own)
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
         self._reset()

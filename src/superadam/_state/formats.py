@@ -2,7 +2,7 @@
 
 They had no phases: the keys of a state said where a step stood. `gamma` was that of a pending move, or negative if none
 was pending; `g` was missing after a restart. Iterates were estimators, and SdLBFGS kept each vector of its history
-under a name.
+under a name, and later still each θ and κ.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ def current(state_dict: dict[str, Any]) -> dict[str, Any]:
                 if index in states:
                     states[index] = _with_phase(group, states[index])
         groups.append(group)
+    for index, state in states.items():
+        if "theta0" in state:
+            states[index] = dict(state)
+            join_history(states[index])
     return {**state_dict, "param_groups": groups, "state": states}
 
 
@@ -41,6 +45,13 @@ def with_iterate(options: dict[str, Any]) -> dict[str, Any]:
     if kind in ("Staged", "staged"):
         return {**options, "estimator": {"type": "Summed"}, "iterate": estimator}
     return {"iterate": None, **options}
+
+
+def join_history(state: dict[str, Any]) -> None:
+    """Put the θ and the κ of SdLBFGS's pairs, which had names of their own, into one tensor each."""
+    if {"theta0", "kappa0", "s", "y"} <= state.keys():
+        for name, old in (("theta", "theta"), ("kappas", "kappa")):
+            state[name] = torch.stack([state.pop(f"{old}{i}") for i in range(len(state["s"]))])
 
 
 def _with_phase(group: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from superadam._state import options
 from superadam._state.owners import restored
 from superadam._state.plans import GroupPlan
 from superadam._state.sharding import like
-from superadam._step.view import real
+from superadam._step.tensors import real
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
@@ -135,7 +135,7 @@ def _check_state(parts: Composition, p: Tensor, index: Any, state: dict[str, Any
             f"{', '.join(sorted(known))} are known. Was it saved by another optimizer?"
         )
     shapes: dict[str, Any] = {name: slot.shape for name, slot in parts.slots(real(p)).items()}
-    shapes |= {"master": real(p).shape, "root": parts.root_shape(p) or (), **dict.fromkeys(parts.scalars, ())}
+    shapes |= {"master": real(p).shape, "root": parts.root_shape(p) or (), **parts.scalars}
     for name in shapes.keys() & state.keys():
         if tuple(state[name].shape) != tuple(shapes[name]):
             raise ValueError(

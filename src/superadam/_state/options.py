@@ -13,7 +13,8 @@ from torch import Size, Tensor
 from superadam._state import formats
 from superadam._state.parts import Part, check, nearest
 from superadam._state.precision import ROUNDINGS
-from superadam._step.view import View, real, state_dtype
+from superadam._step.tensors import real, state_dtype
+from superadam._step.view import View
 from superadam.estimators import Estimator, Recursive
 from superadam.iterates import Iterate, Plain
 from superadam.matrices import ByShape, Matrix
@@ -121,9 +122,9 @@ class Composition(NamedTuple):
         return tuple(part for part in (self.matrix, self.stepsize) if part is not None and part.scalars)
 
     @property
-    def scalars(self) -> tuple[str, ...]:
-        """The names of all of these."""
-        return tuple(name for part in self.sharing for name in part.scalars)
+    def scalars(self) -> dict[str, tuple[int, ...]]:
+        """The names of all of these, and their shapes."""
+        return {name: part.scalar_shape(name) for part in self.sharing for name in part.scalars}
 
     @property
     def at_once(self) -> bool:

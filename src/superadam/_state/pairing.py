@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from superadam._state.messages import warn
 from superadam._state.sharding import local
 
-__all__ = ["Pairing", "UsedGradients"]
+__all__ = ["WATCHED", "Pairing"]
 
 # How many batches are watched. On a CPU results are read after each; on an accelerator after the last, to wait once.
 WATCHED = 10
@@ -32,8 +31,8 @@ class Pairing:
     """
 
     def __init__(self) -> None:
-        self.batches = 0  # how many have begun
-        self._watched = False  # whether to watch this batch
+        self._batches = 0  # how many have begun
+        self.watching = False  # whether this batch is watched
         self.compared = False  # whether two gradients at one point have been compared, or are about to be
         self._first: list[tuple[Tensor, Tensor]] = []  # the first of these two, by parameter
         self._apart: Tensor | None = None  # ‖difference‖ / ‖gradient‖ of the two
@@ -44,14 +43,10 @@ class Pairing:
         self._warned = False  # of two different factors
 
     def begin(self, *, watched: bool) -> None:
-        """A batch begins."""
-        self.batches += 1
-        self._watched = watched
+        """One of the first batches begins."""
+        self._batches += 1
+        self.watching = watched and not self._warned
         self._first, self._factors = [], []
-
-    @property
-    def watching(self) -> bool:
-        return self._watched and self.batches <= WATCHED and not self._warned
 
     def keep(self, params: list[Tensor]) -> bool:
         """Keep these gradients: the next evaluation is of the same batch at the same point. False except once."""
@@ -98,13 +93,11 @@ class Pairing:
         self._witness, self._unhook = weakref.ref(p), weakref.finalize(self, handle.remove)
 
     def end(self) -> None:
-        """The batch is done."""
-        watching, self._watched = self.watching, False
-        if not watching:
-            return
+        """The batch, which was watched, is done."""
+        self.watching = False
         if len(self._factors) == 2:
             self._octaves.append((self._factors[0] / self._factors[1]).log2())
-        last = self.batches == WATCHED
+        last = self._batches == WATCHED
         if last and self._witness is not None:
             self._unhook()
         found = [t for t in (self._apart, *self._octaves) if t is not None]
@@ -136,18 +129,6 @@ class Pairing:
                     "or max_grad_norm? With tau > 0 line 11 takes their difference, which must be one of gradients of "
                     "the same function. Switch this clipping off, and give the optimizer clip=, which bounds g_t."
                 )
-
-
-class UsedGradients:
-    """The gradients that the last step has used, so that the next step can tell newer ones from them."""
-
-    def __init__(self, params: Iterable[Tensor] = ()) -> None:
-        grads = [p.grad for p in params if p.grad is not None]
-        self._versions: MutableMapping[Tensor, int] = WeakIdKeyDictionary({grad: grad._version for grad in grads})
-
-    def newer(self, params: Iterable[Tensor]) -> Tensor | None:
-        """A parameter with a gradient that was not used yet, if there is one."""
-        return next((p for p in params if p.grad is not None and self._versions.get(p.grad) != p.grad._version), None)
 
 
 def _off(octave: float) -> float:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from superadam._state.messages import warn
-from superadam._state.options import KINDS, Composition
-from superadam._step.view import real, state_dtype
+from superadam._state.options import FLAGS, KINDS, Composition
+from superadam._step.tensors import real, state_dtype
 from superadam.matrices import ByShape, Matrix
 from superadam.matrices.base import Slot
 
@@ -23,8 +23,7 @@ __all__ = ["GroupPlan", "layers_of", "options_of", "warn_of_unmatched_names"]
 
 # All options of a group except the learning rate.
 options_of = operator.itemgetter(
-    *("tau", *KINDS, "weight_decay", "decoupled_weight_decay", "clip", "maximize", "rounding", "state_dtype"),
-    *("foreach", "fused", "compile", "capturable", "differentiable"),
+    *("tau", *KINDS, "weight_decay", "clip", "rounding", "state_dtype", *FLAGS),
 )
 
 
@@ -117,19 +116,26 @@ def warn_of_unmatched_names(plans: list[GroupPlan]) -> None:
 def _patterns(matrix: Matrix) -> tuple[str, ...]:
     if not isinstance(matrix, ByShape):
         return ()
-    return (*matrix.names, *_patterns(matrix.first), *_patterns(matrix.otherwise))
+    return (*matrix.names, *(name for other in (*matrix.firsts, matrix.otherwise) for name in _patterns(other)))
 
 
 def layers_of(module: nn.Module) -> dict[Tensor, str]:
-    """The type of layer that each parameter belongs to; "head" for the last linear one of several with matrices."""
+    """The type of layer that each parameter belongs to, followed by those that it is derived from, as one string.
+
+    "head" for the last linear layer of several with matrices.
+    """
     layers: dict[Tensor, str] = {}
     last = None
     for layer in module.modules():
         for p in layer.parameters(recurse=False):
-            layers.setdefault(p, type(layer).__name__)  # a head that shares the embedding's weights is an embedding
+            layers.setdefault(p, _types(layer))  # a head that shares the embedding's weights is an embedding
         weight = getattr(layer, "weight", None)
         if isinstance(weight, Tensor) and weight.dim() > 1:
             several, last = last is not None, layer
-    if isinstance(last, nn.Linear) and several and layers.get(last.weight) == type(last).__name__:
+    if isinstance(last, nn.Linear) and several and layers.get(last.weight) == _types(last):
         layers[last.weight] = "head"
     return layers
+
+
+def _types(layer: nn.Module) -> str:
+    return " ".join(kind.__name__ for kind in type(layer).__mro__ if issubclass(kind, nn.Module))

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from superadam._state.sharding import local, positions
-from superadam._step.tensors import Scalar
-from superadam._step.view import Line, Sums, View, each, join, real, state_dtype
+from superadam._step.tensors import Scalar, each, join, real, state_dtype
+from superadam._step.view import Line, Sums, View
 
 __all__ = ["ROUNDINGS", "objection", "precisely", "prepare", "round_after", "round_state", "stochastic"]
 
@@ -86,7 +86,7 @@ def precisely(s: View, change: Callable[[], None]) -> None:
     change()
     s.x = narrow
     for p, x, new, state in zip(s.params, each(narrow), wide, s.states, strict=True):
-        x.copy_(new if master else stochastic(new, _bits(p, state)))
+        x.copy_(new if master else stochastic(new, _random(p, state) & 0xFFFF))
 
 
 def _up_to_date(master: Tensor, x: Tensor) -> Tensor:
@@ -102,11 +102,6 @@ def stochastic(x: Tensor, bits: Tensor) -> Tensor:
     """
     cut = (x.view(torch.int32) + bits.to(torch.int32)).bitwise_and_(~0xFFFF).view(torch.float32)
     return torch.where(x.isfinite(), cut, x).to(torch.bfloat16)
-
-
-def _bits(p: Tensor, state: dict[str, Any]) -> Tensor:
-    """16 random bits for every coordinate that this process holds."""
-    return _random(p, state) & 0xFFFF
 
 
 def _random(p: Tensor, state: dict[str, Any], salt: int = 0) -> Tensor:

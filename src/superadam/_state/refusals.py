@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from superadam._state import owners
 from superadam._state.sharding import Sharding, local, over_ranks, sharding
-from superadam._step.tensors import dot, tracing
-from superadam._step.view import View, each, real, state_dtype
+from superadam._step.tensors import dot, each, real, state_dtype, tracing
+from superadam._step.view import View
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
@@ -140,16 +140,16 @@ def check_finite(opt: ComposedOptimizer) -> None:
 @torch.no_grad()
 def _check_for_factors(opt: ComposedOptimizer) -> None:
     """Refuse what would make a factor of H_t infinite, or not a number, where the host sees it without waiting."""
-    squares: dict[Sharding, list[Tensor]] = {}
+    norms: dict[tuple[Sharding, torch.dtype], list[Tensor]] = {}
     for layout in (layout for plan in opt._plans for layout in plan.layouts or ()):
-        if layout.parts.matrix.has_factors and not waits(layout.params[0]):
+        if layout.refuses:
             grads = [p.grad for p in layout.params if p.grad is not None]
             if not layout.plain:
                 grads = [real(local(grad)).to(state_dtype(grad)) for grad in grads]
-            if grads:  # all of one shape
-                norm = torch.linalg.vector_norm(torch.stack(grads) if len(grads) > 1 else grads[0])
-                squares.setdefault(sharding(layout.params[0]), []).append(norm.square().double())
-    if all([math.isfinite(float(over_ranks(torch.stack(of).sum(), how))) for how, of in squares.items()]):
+            for norm in torch._foreach_norm(grads) if grads else ():
+                norms.setdefault((layout.sharding, norm.dtype), []).append(norm)
+    squares = [(torch.stack(of).square().sum().double(), how) for (how, _), of in norms.items()]
+    if all([math.isfinite(float(over_ranks(square, how))) for square, how in squares]):
         return
     for plan, p, i, j in _named(opt):
         if p.grad is None or not plan.of(p).matrix.has_factors or waits(p):
@@ -168,7 +168,7 @@ def finite(s: View, batch: Tensor) -> Tensor:
 
     Where the host would wait, nothing is refused: the device leaves them out, and `check_left_out` tells of it later.
     """
-    if s.layout is None or not s.matrix.has_factors or not waits(batch):
+    if not waits(batch) or s.layout is None or not s.matrix.has_factors:
         return batch
     usable = torch.linalg.vector_norm(batch, dim=(-2, -1), keepdim=True).isfinite()
     s.layout.left_out = s.layout.left_out + usable.logical_not().sum()
@@ -189,13 +189,11 @@ def check_left_out(s: View) -> None:
         )
 
 
-def _direction(s: View) -> Tensor:
-    """H⁻¹g of a matrix of each tensor."""
-    return s.tensors(s.matrix.solve(s, s.matrices(s.estimate))) if s.direction is None else s.direction
+def check_matrix(s: View, solve: Callable[[View, Tensor], Tensor]) -> None:
+    """Refuse an H of a user's matrix that is not positive definite. As it waits for the device, in few steps only.
 
-
-def check_matrix(s: View) -> None:
-    """Refuse an H of a user's matrix that is not positive definite. As it waits for the device, in few steps only."""
+    `solve` computes H⁻¹g, as the step does.
+    """
     step = s.states[0]["step"]
     if tracing.get() or type(s.matrix).__module__.startswith("superadam."):
         return
@@ -206,8 +204,7 @@ def check_matrix(s: View) -> None:
     elif s.matrix.scope == "all" and s.direction is not None:
         return  # `solve_jointly` has looked
     else:
-        solved = s.matrix.solve(s, s.estimate) if s.matrix.scope == "all" else _direction(s)
-        product = float(over_ranks(dot(solved, s.estimate), s.sharding))
+        product = float(over_ranks(dot(solve(s, s.estimate), s.estimate), s.sharding))
         wrong = None if product >= 0 else f"gᵀH⁻¹g is {product:g}"
     if wrong is not None:
         raise RuntimeError(

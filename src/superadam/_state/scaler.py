@@ -18,12 +18,7 @@ from superadam._state.sharding import local
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer
 
-__all__ = ["under_scaler", "undone", "unscale"]
-
-
-def under_scaler(opt: ComposedOptimizer) -> bool:
-    """Whether a scaler calls `step`."""
-    return getattr(opt, "found_inf", None) is not None
+__all__ = ["undone", "unscale"]
 
 
 @torch.no_grad()
@@ -32,10 +27,8 @@ def unscale(opt: ComposedOptimizer) -> Tensor | None:
 
     Return `found_inf`, which is larger than 0 if they are not finite; None if no scaler is in use.
     """
-    if not under_scaler(opt):
-        return None
-    scale: Tensor | None = getattr(opt, "grad_scale", None)
-    if scale is not None:
+    scale: Tensor | None = getattr(opt, "grad_scale", None)  # which the scaler multiplies if it is there
+    if opt.found_inf is not None and scale is not None:
         inverse = scale.float().reciprocal()
         by_device: dict[torch.device, list[Tensor]] = {}
         for group in opt.param_groups:
@@ -44,8 +37,7 @@ def unscale(opt: ComposedOptimizer) -> Tensor | None:
                     by_device.setdefault(p.device, []).append(local(p.grad))
         for device, grads in by_device.items():
             torch._foreach_mul_(grads, inverse.to(device))
-    found: Tensor = opt.found_inf
-    return found
+    return opt.found_inf
 
 
 @contextmanager

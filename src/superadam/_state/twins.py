@@ -9,7 +9,7 @@ from torch import Tensor
 
 from superadam._state.phases import READY, RESTARTED, START
 from superadam._state.recipes import RECIPES, Recipe
-from superadam._step.view import real, state_dtype
+from superadam._step.tensors import real, state_dtype
 from superadam.estimators import Recursive
 
 if TYPE_CHECKING:

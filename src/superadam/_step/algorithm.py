@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from superadam._state import refusals
-from superadam._state.composed import ComposedOptimizer, State
+from superadam._state.composed import ComposedOptimizer
 from superadam._state.owners import restored
 from superadam._state.phases import BETWEEN, PENDING, READY, UNESTIMATED, forget
 from superadam._state.plans import GroupPlan
@@ -23,8 +23,8 @@ from superadam._state.sharding import Sharding, sums_over_ranks
 from superadam._step import dispatch, fused, stages
 from superadam._step.compiled import Compiled
 from superadam._step.layout import Layout, grouped
-from superadam._step.tensors import compiled_step, norm2
-from superadam._step.view import Sums, View, each, join, state_dtype
+from superadam._step.tensors import compiled_step, each, join, norm2, state_dtype
+from superadam._step.view import State, Sums, View
 from superadam.matrices import Matrix
 from superadam.stepsizes import Stepsize
 

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from superadam._state.phases import PENDING
 from superadam._step import tiles
-from superadam._step.dispatch import Tiles
-from superadam._step.tensors import Scalar, TensorList, each, flattened, tracing
-from superadam._step.view import Line, Sums, View, state_dtype
+from superadam._step.dispatch import LISTS, TILES, Tiles, Way
+from superadam._step.layout import facts
+from superadam._step.tensors import Scalar, TensorList, each, flattened, state_dtype, tracing
+from superadam._step.view import Line, Sums, View
 
 __all__ = ["Compiled"]
 
@@ -26,7 +27,6 @@ Formula = Callable[[Any, float], Any] | str  # of t and τ, or the name of a num
 # The options that the lines look at.
 OPTIONS = ("weight_decay", "decoupled_weight_decay", "maximize", "rounding")
 EXAMPLE = 1 << 20  # a length for which inductor uses several threads
-MULTIPLE = 16  # a GPU's kernels are for lengths that are multiples of it: then they load four numbers at once
 
 
 def _example(t: Tensor, length: int = EXAMPLE) -> Tensor:
@@ -79,8 +79,9 @@ class _Kernel:
         grads = [next(rest) if self.has_grad else None]
         state = {"step": 0, **{name: next(rest) for name in self.held}}
         scalars = {name: next(rest) for name in self.scalars}
-        more = {"paired": self.paired, "values": values, "formulas": log}
-        return self.line(_Traced(self.group, self.parts, params, grads, [state], scalars, **more).bound(), gamma)
+        batch = {"paired": self.paired, "values": values, "formulas": log}
+        s = _Traced(facts(self.group, self.parts, params), params, grads, [state], scalars, **batch)
+        return self.line(s.bound(), gamma)
 
     def tensors(self, view: View, i: int) -> list[Tensor]:
         grad, state = view.grads[i], view.states[i]
@@ -123,7 +124,7 @@ def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[.
     if any(n.node.maybe_as_int() is not None for t in inputs for n in t.shape):
         return None
     if example[0].device.type != "cpu":
-        torch._check(inputs[0].shape[0] % MULTIPLE == 0)  # type: ignore[no-untyped-call]
+        torch._check(inputs[0].shape[0] % tiles.MULTIPLE == 0)  # type: ignore[no-untyped-call]
     # torch's cache of graphs would refuse this one, with a message. The compiled code is cached all the same.
     with config.patch(fx_graph_cache=False):
         return cast(Callable[..., Any], compile_fx(graph, inputs))
@@ -146,7 +147,7 @@ def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
         tuple(s.dtype for s in view.scalars.values()),  # may be that of other parameters with the same matrix
     )
     if key not in _kernels:
-        _kernels[key] = _Kernel(line, view.part(which[:1]))
+        _kernels[key] = _Kernel(line, view.some(which[:1]))
     kernel = _kernels[key]
     if kernel.run is None:
         return []
@@ -154,10 +155,6 @@ def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
     for i in which:
         kernel.run(*kernel.tensors(view, i), *numbers, *weights[i])
     return which
-
-
-def _large(x: Tensor) -> bool:
-    return x.numel() > tiles.SMALL and (x.device.type == "cpu" or x.numel() % MULTIPLE == 0)
 
 
 class Compiled(Tiles):
@@ -172,11 +169,18 @@ class Compiled(Tiles):
             return "compile=False"
         if any(part is not None and part.on_host for part in view.parts):
             return "a part decides by the step count on the host"
-        if not view.parts.elementwise(line_9=False):
+        if not view.layout.elementwise[False]:
             return "a part looks at more than one coordinate"
         if view.estimator.blends and view.group["clip"] is not None:
             return "clip changes the newest gradient between two kernels"
-        return super().objection(view)
+        return super().objection(view) or (None if view.layout.large else "all tensors are small")
+
+    def remark(self, view: View) -> str | None:
+        others = len(view.params) - len(view.layout.large)
+        return f"{others} of them by {self._of_others(view).name}: small, or laid out otherwise" if others else None
+
+    def _of_others(self, view: View) -> Way:
+        return LISTS if view.group["capturable"] or view.params[0].device.type != "cpu" else TILES
 
     def run(self, line: Line, view: View, gamma: Scalar, *, line_9: bool = True, reading: bool = False) -> list[Sums]:
         measured = view.parts.scalars and not line_9  # torch's own sums are faster than those of the kernels
@@ -184,14 +188,13 @@ class Compiled(Tiles):
         usual = not view.restarted and (
             view.paired or not view.estimator.two_point or view.states[0]["phase"] == PENDING
         )
-        left = list(range(len(view.params)))
-        if usual and not measured and view.parts.elementwise(line_9=line_9):
-            large = [i for i, x in enumerate(view.params) if _large(x) and tiles.aligned(view, [i])]
-            done = set(_call(line, view, large, gamma))
-            left = [i for i in left if i not in done]
+        done: list[int] = []
+        if usual and not measured and view.layout.elementwise[line_9]:
+            large = view.layout.large
+            if not view.layout.aligned_with(view.grads):
+                large = [i for i in large if tiles.aligned(view, [i])]
+            done = _call(line, view, large, gamma)
+        left = [i for i in range(len(view.params)) if i not in done]
         if not left:
             return []
-        rest = view.part(left)
-        if rest.group["capturable"] or rest.params[0].device.type != "cpu":
-            return [line(rest.bound(), gamma)]
-        return super().run(line, rest, gamma, line_9=line_9, reading=reading)
+        return self._of_others(view).run(line, view.some(left), gamma, line_9=line_9, reading=reading)

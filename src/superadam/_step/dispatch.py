@@ -13,8 +13,7 @@ from superadam._step import stages, tiles
 from superadam._step.tensors import Scalar, compiled_step
 from superadam._step.view import Line, Sums, View
 
-__all__ = ["Lists", "Tiles", "Way", "Widened", "choose", "explain"]
-
+__all__ = ["LISTS", "TILES", "Lists", "Tiles", "Way", "Widened", "choose", "explain"]
 
 NARROW = "the state is in bfloat16"
 
@@ -35,6 +34,10 @@ class Way:
     def objection(self, view: View) -> str | None:
         """Why it cannot run this view, or None. It may look at what stays in a layout, and at `choose`'s keys."""
         raise NotImplementedError
+
+    def remark(self, view: View) -> str | None:
+        """What `opt.ways()` adds: which of the tensors it leaves to another way."""
+        return None
 
     def run(self, line: Line, view: View, gamma: Scalar, *, line_9: bool = True, reading: bool = False) -> list[Sums]:
         """Run a line on all of the view, piece by piece; `line_9` and `reading` as for `tiles.pieces`."""
@@ -86,6 +89,8 @@ class Tiles(Way):
         return None
 
     def run(self, line: Line, view: View, gamma: Scalar, *, line_9: bool = True, reading: bool = False) -> list[Sums]:
+        if view.layout.in_one_piece:
+            return [line(view.bound(), gamma)]
         return [line(piece.bound(), gamma) for piece in tiles.pieces(view, line_9=line_9, reading=reading)]
 
 
@@ -104,21 +109,25 @@ class Widened(Way):
         return [round_after(line, piece.bound(), gamma) for piece in views]
 
 
+LISTS, TILES = (next(way for way in Way.known if type(way) is kind) for kind in (Lists, Tiles))
+
+
 def choose(view: View) -> Way:
     """The way for a view. The layout remembers it."""
     ways: dict[tuple[bool, ...], Way] = view.layout.ways
-    key = (view.moves, view.aligned, compiled_step.get())
+    key = (view.moves, view.layout.aligned_with(view.grads), compiled_step.get())
     if key not in ways:
         ways[key] = next(way for way in Way.known if way.objection(view) is None)
     return ways[key]
 
 
-def explain(view: View) -> tuple[str, dict[str, str]]:
-    """The name of the way that a view takes, and the objection of each faster one."""
-    reasons: dict[str, str] = {}
+def explain(view: View) -> list[str]:
+    """The name of the way that a view takes, what is to be said of it, and the objection of each faster one."""
+    reasons: list[str] = []
     for way in Way.known:
         reason = way.objection(view)
         if reason is None:
-            return way.name, reasons
-        reasons[way.name] = reason
+            remark = way.remark(view)
+            return [way.name, *(() if remark is None else (remark,)), *reasons]
+        reasons.append(f"not {way.name}: {reason}")
     raise AssertionError("the last way takes every view")

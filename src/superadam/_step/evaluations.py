@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from superadam._state import refusals, twice
+from superadam._state.pairing import WATCHED
 from superadam._state.replay import Replay, is_due
 from superadam._state.sharding import local, over_ranks, sharding
 from superadam._step.points import Points
 
-__all__ = ["Evaluations", "Loss"]
+__all__ = ["Evaluations", "Loss", "UsedGradients"]
 
 Loss = TypeVar("Loss", bound="float | Tensor | None")  # what a closure returns; None leaves its batch out
 
 
+class UsedGradients:
+    """The gradients that the last step has used, so that the next step can tell newer ones from them."""
+
+    def __init__(self, params: Iterable[Tensor] = ()) -> None:
+        grads = [p.grad for p in params if p.grad is not None]
+        self._versions: MutableMapping[Tensor, int] = WeakIdKeyDictionary({grad: grad._version for grad in grads})
+
+    def newer(self, params: Iterable[Tensor]) -> Tensor | None:
+        """A parameter with a gradient that was not used yet, if there is one."""
+        return next((p for p in params if p.grad is not None and self._versions.get(p.grad) != p.grad._version), None)
+
+
 class Evaluations(Points):
     """Gets the gradients of a batch from a closure, or from a turn of a `twice` loop."""
+
+    _batches = 0  # how many have begun, of those that are evaluated twice
+    _used = UsedGradients()
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._batches, self._used = 0, UsedGradients()
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -28,17 +49,27 @@ class Evaluations(Points):
         with torch.enable_grad():
             loss = closure()
         self.gradient_evaluations += 1
-        self._arrived()
+        if self._pairing.watching:
+            self._pairing.arrived(self._parameters())
         return loss
 
     def _begin(self) -> None:
         """A batch begins. Pairs are not watched where a step must not wait for the device, or is differentiated."""
-        self._pairing.begin(watched=not (self.defaults["capturable"] or self.defaults["differentiable"]))
+        self._batches += 1
+        if self._batches <= WATCHED:
+            self._pairing.begin(watched=not (self.defaults["capturable"] or self.defaults["differentiable"]))
+        else:
+            self._pairing.watching = False
+
+    def _end(self) -> None:
+        """A batch is done. Last, as warnings may be errors."""
+        if self._pairing.watching:
+            self._pairing.end()
 
     def _first_evaluation(self, closure: Callable[[], Loss]) -> tuple[Loss, Replay]:
         """The loss, and what the second evaluation is to start from."""
         self._begin()
-        again, due = Replay(self._buffered()), is_due(self._pairing.batches)
+        again, due = Replay(self._buffered()), is_due(self._batches)
         with again.buffers.watch(due):
             loss = self._cleared(closure)
         if due:
@@ -108,9 +139,6 @@ class Evaluations(Points):
             self._begin()
         elif half.replay is not None:
             half.replay.check()
-        self._arrived()
-
-    def _arrived(self) -> None:
         if self._pairing.watching:
             self._pairing.arrived(self._parameters())
 

@@ -20,8 +20,9 @@ from torch.autograd.graph import increment_version  # the kernels do not tell au
 from superadam._state.messages import warn
 from superadam._step import stages
 from superadam._step.dispatch import Tiles, Way
-from superadam._step.tensors import Scalar
-from superadam._step.view import Sums, View, join
+from superadam._step.layout import facts
+from superadam._step.tensors import Scalar, join
+from superadam._step.view import Sums, View
 from superadam._step.workspace import scratch
 from superadam.estimators import Recursive
 from superadam.iterates import Plain
@@ -64,7 +65,7 @@ class Fused(Tiles, abstract=True):
         reason = self.difference(view)
         if reason is None and not view.moves:
             reason = "the move waits for the next batch"
-        if reason is None and not view.aligned:
+        if reason is None and not view.layout.aligned_with(view.grads):
             reason = "parameters, gradients and state do not lie alike in memory, in float32 or float64"
         if reason is None and not {t.device.type for t in (view.params[0], *view.scalars.values())} <= self.devices:
             reason = f"used on {', '.join(sorted(self.devices))} only"
@@ -225,14 +226,15 @@ class FusedSGD(Fused):
         self.move(view, gamma)
 
 
-def there_is_a_kernel(view: View) -> bool:
+def there_is_a_kernel(options: dict[str, Any], parts: Composition) -> bool:
     """Whether a composition coincides with one of the kernels."""
+    view = View(facts(options, parts), [], [], [], {})
     return any(isinstance(way, Fused) and not way.difference(view) for way in Way.known)
 
 
 def warn_if_none(parts: Composition, options: dict[str, Any]) -> None:
     """Warn of a `fused=True` without a kernel. It is no error: programs pass it to any optimizer."""
-    if not options["fused"] or there_is_a_kernel(View(options, parts, [], [], [], {})):
+    if not options["fused"] or there_is_a_kernel(options, parts):
         return
     instead = "the kernel of compile=True" if options["compile"] else "torch's other operations"
     hint = "" if options["compile"] else " compile=True makes a kernel for most compositions."

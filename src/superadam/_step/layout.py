@@ -3,28 +3,59 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from superadam._state.owners import Place, everywhere
 from superadam._state.phases import BETWEEN, RESTARTED
+from superadam._state.refusals import waits
 from superadam._state.sharding import sharding
 from superadam._step import tiles
-from superadam._step.view import View, real, state_dtype
+from superadam._step.tensors import real, state_dtype
+from superadam._step.view import State, View
 
 if TYPE_CHECKING:
-    from superadam._state.owners import Place
+    from superadam._state.options import Composition
     from superadam._state.plans import GroupPlan
     from superadam._step.dispatch import Way
     from superadam.matrices import Matrix
 
-__all__ = ["Layout", "grouped"]
+__all__ = ["Layout", "facts", "grouped"]
 
-State = dict[str, Any]
 BATCH = 1 << 22  # coordinates of the tensors of one shape that go together
+
+
+def facts(
+    group: dict[str, Any],
+    parts: Composition,
+    params: Sequence[Tensor] = (),
+    *,
+    places: Sequence[Place] | None = None,
+    rate: float = 1.0,
+    layout: Layout | None = None,
+) -> dict[str, Any]:
+    """What holds for these parameters in every step, by the names of the attributes of their views."""
+    first = params[0] if params else torch.empty(0)
+    if places is None:
+        places = [everywhere(p, parts.matrix) for p in params] if parts.matrix.scope == "tensor" else []
+    how, decay = sharding(first), float(group["weight_decay"])
+    decoupled = group["decoupled_weight_decay"]
+    return {
+        **{"group": group, "parts": parts, **parts._asdict(), "places": places, "rate": rate, "layout": layout},
+        "names": parts.names(first) if params else (),
+        "narrow": parts.narrow(group, first),
+        "plain": bool(params) and all(type(p) in (Tensor, Parameter) and p.dtype == state_dtype(p) for p in params),
+        "sharding": how,
+        "apart": any(place.group is not None for place in places),
+        "_alone": how is None and all(place.group is None and not place.within for place in places),
+        "free": parts.constraint is None and parts.penalty is None,
+        "decay": decay if decoupled else 0.0,
+        "decay_in_gradient": 0.0 if decoupled else decay,
+    }
 
 
 class Layout:
@@ -36,25 +67,36 @@ class Layout:
     def __init__(self, plan: GroupPlan, params: list[Tensor], states: list[State], turns: dict[Tensor, int]) -> None:
         group, parts = plan.group, plan.of(params[0])
         self.group, self.parts, self.params, self.states = group, parts, params, states
-        self.rate = plan.rate(params[0])
         self.refresh_seconds = 0.0
         self.left_out: Any = 0  # matrices whose gradient was not finite, counted on the device
+        # whether a step refuses gradients that are not finite, because the host sees them without waiting
+        self.refuses = parts.matrix.has_factors and not waits(params[0])
         self.turns = [turns.get(p, 0) for p in params]
         self.places = [plan.places[p] for p in params] if parts.matrix.scope == "tensor" else []
+        self.facts = facts(group, parts, params, places=self.places, rate=plan.rate(params[0]), layout=self)
+        self.names, self.plain, self.sharding = (self.facts[name] for name in ("names", "plain", "sharding"))
         self.stacks = _stacked(parts.matrix, params, states, self.places)
+        self.bound: State = {}  # x and the tensors of the state, by their names, once a view has asked for them
+        self._keeps = self.plain and not self.facts["narrow"] and not group["differentiable"]
         self.sharing, last = parts.sharing, 0 if parts.stepsize is None else parts.stepsize.sums
         # Which of the sums that `stages.absorb` returns belong to which part.
         self.summed = [
             (part, slice(-last, None) if part is parts.stepsize else slice(-last or None)) for part in self.sharing
         ]
-        self.apart = any(place.group is not None for place in self.places)
-        self.at_once = parts.at_once and group["clip"] is None and not self.apart
-        self.plain = all(type(p) in (Tensor, Parameter) and p.dtype == state_dtype(p) for p in params)
-        self.names, self.narrow = parts.names(params[0]), parts.narrow(group, params[0])
+        self.at_once = parts.at_once and group["clip"] is None and not self.facts["apart"]
         self._geometry, self._tensors = self._geometry_now(), [s.get(name) for s in states for name in self.names]
         self.ways: dict[tuple[bool, ...], Way] = {}  # what `dispatch.choose` has chosen
-        self.aligned = tiles.aligned(self.view({}, grads=[None] * len(params)))
+        self.in_one_piece = tiles.in_one_piece(params)
+        self.elementwise = tuple(parts.elementwise(line_9=line_9) for line_9 in (False, True))
+        bare = self.view({}, grads=[None] * len(params))
+        self.aligned, self.large = tiles.aligned(bare), tiles.large(bare)
         self.dtype, self.contiguous = params[0].dtype, all(p.is_contiguous() for p in params)
+
+    def keep(self, tensors: State) -> State:
+        """Keep the tensors of a view of the whole layout for later steps, unless each step has others."""
+        if self._keeps:
+            self.bound = tensors
+        return tensors
 
     def _geometry_now(self) -> list[Any]:
         return [(p.shape, p.stride(), p.dtype, p.device) for p in self.params]
@@ -72,14 +114,14 @@ class Layout:
         if grads is None:
             grads = [p.grad for p in self.params]
         phase = self.states[0].get("phase")
-        own = {"layout": self, "names": self.names, "plain": self.plain, "moves": moves, "rate": self.rate}
-        own |= {"paired": phase == BETWEEN, "restarted": phase == RESTARTED}
-        own |= {"places": self.places, "apart": self.apart, "narrow": self.narrow}
-        return View(self.group, self.parts, self.params, grads, self.states, scalars, **own)
+        batch = {"moves": moves, "paired": phase == BETWEEN, "restarted": phase == RESTARTED}
+        return View(self.facts, self.params, grads, self.states, scalars, **batch)
 
-    def aligned_with(self, grads: list[Tensor]) -> bool:
-        """Whether these gradients, too, have their coordinates in memory in the order of parameters and state."""
-        if not self.aligned or any([g.dtype is not self.dtype for g in grads]):
+    def aligned_with(self, grads: list[Any]) -> bool:
+        """Whether these gradients, if there are any, have their coordinates in the order of parameters and state."""
+        if not self.aligned or grads[0] is None:
+            return self.aligned
+        if any([g.dtype is not self.dtype for g in grads]):
             return False
         if self.contiguous and all([g.is_contiguous() for g in grads]):
             return True

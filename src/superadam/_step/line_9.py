@@ -15,8 +15,8 @@ from superadam._state.phases import PENDING
 from superadam._state.refusals import finite
 from superadam._state.sharding import local
 from superadam._step import tiles
-from superadam._step.tensors import Scalar, TensorList, add_scaled, tracing
-from superadam._step.view import View, each, join, state_dtype
+from superadam._step.tensors import Scalar, TensorList, add_scaled, each, join, state_dtype, tracing
+from superadam._step.view import View
 from superadam._step.workspace import scratch
 from superadam.penalties import combined_argmin
 from superadam.sets import ConvexSet
@@ -136,7 +136,7 @@ def _by_inverse(s: View, y: Tensor) -> Tensor:
         (onto,) = correction([s.constraint], [tensor], lambda v: [one.tensors(inverse(one.matrices(v[0])))])
         return tensor - onto
 
-    return join([solved(s.part([i]).bound(), tensor) for i, tensor in enumerate(each(y))])
+    return join([solved(s.some([i]).bound(), tensor) for i, tensor in enumerate(each(y))])
 
 
 @torch.no_grad()

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from superadam._state import refusals
 from superadam._state.aside import aside
-from superadam._state.composed import State
 from superadam._state.messages import warn
 from superadam._state.owners import Place
 from superadam._state.phases import PENDING, READY, START, UNESTIMATED, forget
@@ -23,7 +22,8 @@ from superadam._state.sharding import local, over_ranks, sharding
 from superadam._step import dispatch, line_9, stages
 from superadam._step.algorithm import AlgorithmOne, eagerly, move_key
 from superadam._step.layout import grouped
-from superadam._step.view import real
+from superadam._step.tensors import real
+from superadam._step.view import State
 from superadam.iterates import Iterate
 from superadam.matrices import Matrix
 
@@ -237,10 +237,10 @@ class Points(AlgorithmOne):
             for layout in grouped(plan, empty, lambda p, state: p.requires_grad or None):
                 scalars = dict.fromkeys(layout.parts.scalars, layout.params[0])
                 view = layout.view(scalars, moves=not self.two_point)
-                name, reasons = dispatch.explain(view)
+                name, *more = dispatch.explain(view)
                 n = len(layout.params)
                 told.append(f"group {i}, {n} tensor{'s' if n != 1 else ''}: {name}")
-                told += [f"  not {other}: {reason}" for other, reason in reasons.items()]
+                told += [f"  {line}" for line in more]
         return told
 
     # ------------------------------------------------------------------------------------ restart

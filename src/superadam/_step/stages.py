@@ -14,8 +14,8 @@ from torch import Tensor
 from superadam._state.precision import precisely
 from superadam._state.refusals import WATCHED_STEPS, check_left_out, check_matrix, finite
 from superadam._step import line_9
-from superadam._step.tensors import Scalar
-from superadam._step.view import Sums, View, batches, each, join, unbatched
+from superadam._step.tensors import Scalar, each, join
+from superadam._step.view import Sums, View, batches, unbatched
 from superadam.iterates import Plain
 from superadam.matrices import Matrix
 
@@ -34,7 +34,7 @@ def move(s: View, gamma: Scalar, y: Tensor | None = None) -> Sums:
         gamma = gamma.to(s.params[0].device)
     step = s.states[0]["step"]
     if type(step) is int and step <= WATCHED_STEPS:
-        check_matrix(s)
+        check_matrix(s, line_9.direction)
     if s.group["rounding"] == "nearest":
         _move(s, gamma, y)
     else:
@@ -137,7 +137,7 @@ def _refresh(s: View) -> None:
     if len(due) == len(s.params):
         s.matrix.refresh(s)
     elif len(due) == 1:
-        s.matrix.refresh(s.part(due).bound())
+        s.matrix.refresh(s.some(due).bound())
     elif due:
         _refresh_some(s, due)
     s.layout.refresh_seconds += time.perf_counter() - start  # for the monitor
@@ -147,7 +147,7 @@ def _refresh_some(s: View, due: list[int]) -> None:
     """All that are due in one call, on copies of their part of the batch."""
     ends = list(itertools.accumulate(place.here for place in s.places))
     rows = torch.cat([torch.arange(ends[i] - s.places[i].here, ends[i]) for i in due]).to(s.params[0].device)
-    some, stacks = s.part(due).bound(), s.layout.stacks
+    some, stacks = s.some(due).bound(), s.layout.stacks
     some.__dict__.update({name: stack[rows] for name, stack in stacks.items()})
     s.matrix.refresh(some)
     for name, stack in stacks.items():
@@ -169,7 +169,7 @@ def solve_jointly(views: list[View]) -> None:
         sharing = [view for view in views if view.matrix == matrix]
         whole = View.merged(sharing).bound()
         if type(whole.states[0]["step"]) is int and whole.states[0]["step"] <= WATCHED_STEPS:
-            check_matrix(whole)
+            check_matrix(whole, matrix.solve)
         steps = iter(each(matrix.solve(whole, join([g for view in sharing for g in each(view.bound().estimate)]))))
         for view in sharing:
             view.direction = join([next(steps) for _ in view.params])

@@ -12,16 +12,24 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from superadam._step.tensors import flattened
-from superadam._step.view import View, state_dtype
+from superadam._step.tensors import flattened, state_dtype
+from superadam._step.view import View
 from superadam._step.workspace import keep_small_blocks
 
-__all__ = ["SMALL", "TILE", "aligned", "alike", "cut", "pieces"]
+__all__ = ["MULTIPLE", "SMALL", "TILE", "aligned", "alike", "cut", "in_one_piece", "large", "pieces"]
 
 # Coordinates of a piece. Four megabytes of float32: half a dozen tensors fit into the last cache of a server. Smaller
 # pieces take longer: more calls, and more waiting for threads.
 TILE = 1 << 20
 SMALL = 1 << 16  # tensors with at most so many coordinates are updated together
+MULTIPLE = 16  # a GPU's kernels are for lengths that are multiples of it: then they load four numbers at once
+
+
+def in_one_piece(params: Sequence[Tensor]) -> bool:
+    """Whether `pieces` leaves views of these parameters whole."""
+    keep_small_blocks()  # temporaries
+    sizes = [p.numel() for p in params]
+    return max(sizes) <= SMALL and sum(sizes) <= TILE
 
 
 def pieces(view: View, *, line_9: bool = True, reading: bool = False) -> Iterator[View]:
@@ -30,15 +38,12 @@ def pieces(view: View, *, line_9: bool = True, reading: bool = False) -> Iterato
     `reading` is for lines that only sum. They gain nothing from the cache, so their pieces are larger: small enough for
     an accurate sum in float32.
     """
-    keep_small_blocks()  # temporaries
     tile, limit = (16 * TILE, 16 * TILE) if reading else (TILE, SMALL)
     small = [i for i, p in enumerate(view.params) if p.numel() <= limit]
-    if len(small) == len(view.params) and sum([p.numel() for p in view.params]) <= tile:
-        yield view  # the usual case
-        return
-    by_coordinate, by_row = view.parts.elementwise(line_9=line_9), view.parts.elementwise(line_9=False)
+    by_row, in_line_9 = view.layout.elementwise
+    by_coordinate = in_line_9 if line_9 else by_row
     if len(small) > 1:
-        yield from (view.part(lot) for lot in _lots(view, small, tile))
+        yield from (view.some(lot) for lot in _lots(view, small, tile))
     else:
         small = []
     for i in sorted(set(range(len(view.params))) - set(small)):
@@ -49,7 +54,7 @@ def pieces(view: View, *, line_9: bool = True, reading: bool = False) -> Iterato
         elif large and by_row and _in_rows(view, x):
             yield from cut(view, i, max(1, tile // x[0].numel()), flat=False)
         else:
-            yield view.part([i])
+            yield view.some([i])
 
 
 def _lots(view: View, small: list[int], tile: int) -> Iterable[list[int]]:
@@ -89,19 +94,25 @@ def aligned(view: View, which: list[int] | None = None) -> bool:
     narrow = view.narrow
     wide = [name for name in view.names if name not in narrow]
     return all(
-        alike([view.params[i], view.grads[i], *map(view.states[i].get, wide)], [view.states[i][n] for n in narrow])
+        alike([view.params[i], view.grads[i], *map(view.states[i].get, wide)], [*map(view.states[i].get, narrow)])
         for i in (range(len(view.params)) if which is None else which)
     )
 
 
-def alike(tensors: Sequence[Tensor | None], narrow: Sequence[Tensor] = ()) -> bool:
+def large(view: View) -> list[int]:
+    """The parameters for which a kernel of our own is made: those that are not small, with a state like them."""
+    sizes = [(i, x.numel(), x.device.type == "cpu") for i, x in enumerate(view.params)]
+    return [i for i, n, cpu in sizes if n > SMALL and (cpu or n % MULTIPLE == 0) and aligned(view, [i])]
+
+
+def alike(tensors: Sequence[Tensor | None], narrow: Sequence[Tensor | None] = ()) -> bool:
     """`aligned`, for the tensors of one parameter. Those of a `narrow` state may have another dtype."""
     there = [t for t in tensors if t is not None]
     first = there[0]
     # not so: complex or low-precision parameters, a gradient of another precision (`grad_dtype`)
     if any(t.dtype != state_dtype(first) for t in there):
         return False
-    there += narrow
+    there += [t for t in narrow if t is not None]
     if any(t.shape != first.shape or hasattr(t, "device_mesh") for t in there):  # a DTensor
         return False
     if all(t.is_contiguous() for t in there):

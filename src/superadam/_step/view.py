@@ -6,18 +6,19 @@ parameters appear as their real views. The state of low-precision parameters is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from superadam._state.owners import Place, everywhere, from_owners, to_owners
-from superadam._state.sharding import Sharding, local, over_ranks, sharding
+from superadam._state.owners import Place, from_owners, to_owners
+from superadam._state.sharding import Sharding, local, over_ranks
 from superadam._step.tensors import Scalar, TensorList, compiled_step, each, gamma_of, join, real, state_dtype
 
 if TYPE_CHECKING:
     from superadam._state.options import Composition
+    from superadam._step.layout import Layout
     from superadam.estimators import Estimator
     from superadam.iterates import Iterate
     from superadam.matrices import Matrix
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from superadam.sets import ConvexSet
     from superadam.stepsizes import Stepsize
 
-__all__ = ["Line", "Sums", "View", "batches", "each", "join", "real", "state_dtype", "unbatched"]
+__all__ = ["Line", "State", "Sums", "View", "batches", "unbatched"]
+
+State = dict[str, Any]
+"""What the optimizer keeps for a parameter."""
 
 Sums = tuple[Tensor, ...]
 """Sums over the coordinates of a view, for a matrix that needs them."""
@@ -57,11 +61,11 @@ class View:
     assignment `s.v = …` writes into the state.
     """
 
+    # ------------------------------------------------------------------------------------ facts of every step
+
+    _facts: dict[str, Any]
+    """All of these, as `layout.facts` has found them."""
     group: dict[str, Any]
-    params: list[Tensor]
-    grads: list[Tensor | None]
-    states: list[dict[str, Any]]
-    scalars: dict[str, Tensor]
     parts: Composition
     estimator: Estimator
     matrix: Matrix
@@ -70,34 +74,53 @@ class View:
     stepsize: Stepsize | None
     constraint: ConvexSet | None
     penalty: Penalty | None
+    layout: Layout
+    names: tuple[str, ...]
+    """The tensors of the state that the parts use."""
+    narrow: tuple[str, ...]
+    """Those that are kept in bfloat16."""
+    plain: bool
+    """Whether parameters and state have one real dtype, and none is sharded."""
+    rate: float
+    """γ of these parameters over the γ of their group."""
+    sharding: Sharding
+    """How the processes divide these parameters."""
+    places: Sequence[Place]
+    """Where the matrices of each tensor are worked on, for a matrix of each."""
+    apart: bool
+    """Whether some of these tensors have an owner among the processes, so that line 4 waits for all views."""
+    _alone: bool
+    """Whether this process works on all their matrices, and has all of the tensors."""
+    free: bool
+    """Whether X = R^d and h = 0."""
+    decay: float
+    """w of the decoupled weight decay, else 0."""
+    decay_in_gradient: float
+    """w of the weight decay that is part of the gradient, else 0."""
+
+    # ------------------------------------------------------------------------------------ this batch
+
+    params: list[Tensor]
+    grads: list[Tensor | None]
+    states: list[State]
+    scalars: dict[str, Tensor]
+    _weights: dict[Hashable, Scalar]
+    """μ_t, α_t and t, computed when they are first asked for; pieces of a view share them."""
     x: Tensor
     g: Tensor
 
-    names: tuple[str, ...]
-    """The tensors of the state that the parts use."""
-    narrow: tuple[str, ...] = ()
-    """Those that are kept in bfloat16."""
-    layout: Any = None
     moves = False
     """Whether this step ends with lines 9 and 10 (τ = 0), rather than with a pending move."""
-    plain = False
-    """Whether parameters and state have one real dtype, and none is sharded."""
     late = 0
     """Added to the step count, where the lines run before it is raised."""
     paired = False
     """Whether the estimator has seen this batch at the previous point."""
     restarted = False
     """Whether this gradient is the first after a restart, so that it is g."""
-    rate = 1.0
-    """γ of these parameters over the γ of their group."""
     factor: Tensor | None = None
     """What `clip` has multiplied g by, for an estimator that makes g_t of more than its buffer."""
     direction: Tensor | None = None
     """H⁻¹g, where it was solved for all views together."""
-    places: Sequence[Place] = ()
-    """Where the matrices of each tensor are worked on, for a matrix of each."""
-    apart = False
-    """Whether some of these tensors have an owner among the processes, so that line 4 waits for all views."""
     arrived: Tensor | None = None
     """`estimates`, where they came with those of other views."""
     unused_grad: Tensor
@@ -109,42 +132,42 @@ class View:
 
     def __init__(
         self,
-        group: dict[str, Any],
-        parts: Composition,
+        facts: dict[str, Any],
         params: list[Tensor],
         grads: list[Tensor | None],
-        states: list[dict[str, Any]],
+        states: list[State],
         scalars: dict[str, Tensor],
-        **more: Any,
+        **batch: Any,
     ) -> None:
         own = self.__dict__
-        own.update(group=group, parts=parts, params=params, grads=grads, states=states, scalars=scalars)
-        own.update(zip(parts._fields, parts, strict=True))
-        own.update(more)
-        if "names" not in more and params:
-            own["names"] = parts.names(params[0])
-        if "places" not in more and parts.matrix.scope == "tensor":
-            own["places"] = [everywhere(p, parts.matrix) for p in params]
+        own.update(facts, _facts=facts, params=params, grads=grads, states=states, scalars=scalars, _weights={})
+        own.update(batch)
 
     # ------------------------------------------------------------------------------------ state under its names
 
     def bound(self) -> View:
         """Set x, the tensors of the state and the scalars as attributes, and return the view."""
-        own, states = self.__dict__, self.states
-        here = self.params if self.plain else [real(local(p)) for p in self.params]
-        own["x"] = TensorList(here) if len(here) > 1 else here[0]
-        stacks = self.layout.stacks if self.layout is not None and len(states) > 1 else {}
-        own.update(stacks)
+        own, layout = self.__dict__, self.layout
+        if layout is None or layout.states is not self.states:
+            own.update(self._tensors({}))
+        else:
+            own.update(layout.bound or layout.keep(self._tensors(layout.stacks)))
+        for name, value in self.scalars.items():
+            own[name] = value.to(self.params[0].device)
+        return self
+
+    def _tensors(self, stacks: State) -> State:
+        """x and the tensors of the state, by their names."""
+        states = self.states
+        found = {"x": join(self.params if self.plain else [real(local(p)) for p in self.params]), **stacks}
         for name in self.names:
             if name in stacks:
                 continue
             held = [s[name] for s in states] if self.plain else [local(s[name]) for s in states]
             if name in self.narrow:  # copies: the way that runs the lines writes them back
                 held = [h.float() for h in held]
-            own[name] = TensorList(held) if len(held) > 1 else held[0]
-        for name, value in self.scalars.items():
-            own[name] = value.to(self.params[0].device)
-        return self
+            found[name] = join(held)
+        return found
 
     def all(self, name: str) -> list[Tensor]:
         """The tensor of this name in the state of every parameter."""
@@ -169,23 +192,23 @@ class View:
 
     # ------------------------------------------------------------------------------------ other views
 
-    def replaced(self, params: list[Tensor], grads: list[Tensor | None], states: list[dict[str, Any]]) -> View:
-        """The same view, of other tensors."""
-        names = ("names", "narrow", "paired", "restarted", "plain", "layout", "factor", "rate", "places", "apart")
-        kept = {name: getattr(self, name) for name in names}
-        return View(self.group, self.parts, params, grads, states, self.scalars, **kept)
+    def replaced(self, params: list[Tensor], grads: list[Tensor | None], states: list[State], **other: Any) -> View:
+        """The same view, of other tensors of the same parameters; with `other` facts, if they differ."""
+        batch: dict[str, Any] = {"paired": self.paired, "restarted": self.restarted, "factor": self.factor}
+        if not isinstance(states[0]["step"], Tensor):  # weights on the device differ between the tensors
+            batch["_weights"] = self._weights
+        return View({**self._facts, **other} if other else self._facts, params, grads, states, self.scalars, **batch)
 
-    def part(self, which: list[int]) -> View:
+    def some(self, which: list[int]) -> View:
         """A view of some of the parameters."""
         if len(which) == len(self.params):
             return self
 
-        def some(values: list[Any]) -> list[Any]:
+        def some(values: Sequence[Any]) -> list[Any]:
             return [values[i] for i in which]
 
-        part = self.replaced(some(self.params), some(self.grads), some(self.states))
-        if self.places:
-            part.places = [self.places[i] for i in which]
+        places = {"places": some(self.places)} if self.places else {}
+        part = self.replaced(some(self.params), some(self.grads), some(self.states), **places)
         for name in ("q", "dx", "direction"):
             if self.__dict__.get(name) is not None:
                 part.__dict__[name] = join(some(list(each(self.__dict__[name]))))
@@ -194,14 +217,14 @@ class View:
     @classmethod
     def merged(cls, views: list[View]) -> View:
         """One view of all parameters of some views, which share their matrix."""
-        merged = views[0].replaced(
+        first = views[0]
+        return first.replaced(
             [p for view in views for p in view.params],
             [grad for view in views for grad in view.grads],
             [state for view in views for state in view.states],
+            plain=all(view.plain for view in views),
+            names=("g", *first.matrix.slots(real(first.params[0]))),  # estimators may differ
         )
-        merged.plain = all(view.plain for view in views)
-        merged.names = ("g", *merged.matrix.slots(real(merged.params[0])))  # estimators may differ
-        return merged
 
     # ------------------------------------------------------------------------------------ facts
 
@@ -213,40 +236,14 @@ class View:
         return lr if self.rate == 1 else lr * self.rate
 
     @property
-    def aligned(self) -> bool:
-        """Whether parameters, state and gradients have their coordinates in memory in one order."""
-        there = self.grads[0] is not None
-        return bool(self.layout.aligned_with(self.grads) if there else self.layout.aligned)
-
-    @property
     def compiles(self) -> bool:
         """Whether kernels of our own are wanted: compile=True, or torch.compile(opt.step)."""
         return self.group["compile"] or compiled_step.get()
 
     @property
-    def sharding(self) -> Sharding:
-        """How the processes divide these parameters."""
-        return None if self.plain else sharding(self.params[0])
-
-    @property
     def one(self) -> Tensor:
         """1, in the dtype and on the device of the state."""
         return torch.ones((), dtype=state_dtype(self.params[0]), device=self.params[0].device)
-
-    @property
-    def free(self) -> bool:
-        """Whether X = R^d and h = 0."""
-        return self.constraint is None and self.penalty is None
-
-    @property
-    def decay(self) -> float:
-        """w of the decoupled weight decay, else 0."""
-        return float(self.group["weight_decay"]) if self.group["decoupled_weight_decay"] else 0.0
-
-    @property
-    def decay_in_gradient(self) -> float:
-        """w of the weight decay that is part of the gradient, else 0."""
-        return float(self.group["weight_decay"]) - self.decay
 
     @property
     def grad(self) -> Tensor:
@@ -275,19 +272,20 @@ class View:
 
     def matrices(self, like_x: Tensor) -> Tensor:
         """A tensor or list like x, as the batch of matrices that a matrix of each tensor works on."""
-        return batches([self], [like_x])[0]
+        return self._batch(list(each(like_x))) if self._alone else batches([self], [like_x])[0]
 
     def tensors(self, matrices: Tensor) -> Tensor:
         """The inverse of `matrices`: a tensor or a list like x, of what this process holds."""
-        return unbatched([self], [matrices])[0]
+        return join(cast(list[Tensor], self._wholes(matrices))) if self._alone else unbatched([self], [matrices])[0]
 
-    def _batch(self, wholes: list[Tensor | None]) -> Tensor:
+    def _batch(self, wholes: Sequence[Tensor | None]) -> Tensor:
         """The matrices of some tensors, those that are here."""
         here = [whole for whole in wholes if whole is not None]
+        shape = self.places[0].shape[1:]
         if not here:
-            return self.one.new_empty((0, *self.places[0].shape[1:]))
-        if self.matrix.reshapes and len(here) > 1:
-            return torch.stack(here).reshape(-1, *self.places[0].shape[1:])
+            return self.one.new_empty((0, *shape))
+        if self.matrix.reshapes:
+            return (torch.stack(here) if len(here) > 1 else here[0]).reshape(-1, *shape)
         cut = [self.matrix.matrices(whole) for whole in here]
         return cut[0] if len(cut) == 1 else torch.cat(cut)
 
@@ -295,12 +293,12 @@ class View:
         """The inverse."""
         if self.matrix.reshapes and all([place.here == place.shape[0] for place in self.places]):
             return list(matrices.reshape(len(self.params), *real(self.params[0]).shape).unbind())
-        parts = torch.split(matrices, [place.here for place in self.places])
+        shards = torch.split(matrices, [place.here for place in self.places])
         return [
-            self.matrix.tensor(part, real(local(p) if place.within else p).shape)
+            self.matrix.tensor(shard, real(local(p) if place.within else p).shape)
             if place.here or not place.group
             else None
-            for part, p, place in zip(parts, self.params, self.places, strict=True)
+            for shard, p, place in zip(shards, self.params, self.places, strict=True)
         ]
 
     def whole_norm(self, tensor: Tensor) -> Tensor:
@@ -313,15 +311,22 @@ class View:
     @property
     def t(self) -> Scalar:
         """The step count that the matrix sees."""
-        return self.at_age(lambda t: t)
+        return self.once("t", lambda t, tau: self.iterate.age(t))
 
     @property
     def mu(self) -> Scalar:
-        return self.at_step(self.schedule.mu_t)
+        return self.once("mu", self.schedule.mu_t)
 
     @property
     def alpha(self) -> Scalar:
         return self.schedule.first if self.restarted else self.schedule.weight_of(self)
+
+    def once(self, name: Hashable, formula: Callable[[Any, float], Any]) -> Scalar:
+        """`at_step(formula)`, computed once in a step for the view and all its pieces."""
+        key = name, self.late
+        if key not in self._weights:
+            self._weights[key] = self.at_step(formula)
+        return self._weights[key]
 
     def number(self, name: str) -> Scalar:
         """A number of the iterate, as `Iterate.count` has left it."""

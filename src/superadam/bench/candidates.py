@@ -139,7 +139,8 @@ def way(candidate: Candidate) -> str:
     >>> way(next(candidate for candidate in zoo_methods() if candidate.name == "soap"))
     "lists, torch's fused Adam"
     """
-    opt = candidate.build([torch.zeros(4, 4, requires_grad=True), torch.zeros(4, requires_grad=True)])
+    large = [torch.zeros(shape, requires_grad=True) for shape in ((300, 300), (90_000,))]  # small ones are not compiled
+    opt = candidate.build(large)
     if not isinstance(opt, SuperAdam):
         return "torch"
     heads = [line for line in opt.ways() if not line.startswith(" ")]

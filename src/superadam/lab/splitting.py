@@ -20,4 +20,4 @@ def hidden_matrices(model: nn.Module) -> list[str]:
     """
     layers = layers_of(model)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad and p.ndim == 2]
-    return [name for name, p in named if layers[p] not in ByShape.layers]
+    return [name for name, p in named if not set(layers[p].split()).intersection(ByShape.layers)]

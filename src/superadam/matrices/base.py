@@ -139,6 +139,10 @@ class Matrix(Part, kind="matrix"):
         """What a buffer or a scalar is filled with at first."""
         return 0.0
 
+    def scalar_shape(self, name: str) -> tuple[int, ...]:
+        """The shape of what is kept under one of the names in `scalars`."""
+        return ()
+
     def update(self, s: View, grad: Tensor) -> None:
         """Bring the buffers to their value at t."""
 

@@ -19,39 +19,52 @@ class ByShape(Matrix):
     """The first matrix that accepts a parameter's shape; `otherwise` for all others.
 
     Args:
-        first: the matrix of every parameter whose shape it accepts, unless `names` or `layers` leave it out.
+        first: the matrix of every parameter whose shape it accepts, unless `names` or `layers` leave it out. Several in
+            a tuple are asked in their order.
         otherwise: the matrix of the others.
         names: patterns of names, such as `"*embed*"`: `otherwise` takes these parameters whatever their shape is. A
             pattern that matches no parameter is a warning.
-        layers: types of layers whose parameters `otherwise` takes, known where the optimizer was given a module. "head"
-            is the last linear layer of a network that has several layers with matrices.
+        layers: types of layers whose parameters `otherwise` takes, and all types derived from them, known where the
+            optimizer was given a module. "head" is the last linear layer of a network that has several layers with
+            matrices.
         rate: learning rate of `otherwise` over that of `first`, whatever a scheduler does to both.
 
     >>> ByShape(SOAP(every=10), names=("head.*",), rate=0.3).otherwise
     SecondMoment(beta=0.999, lam=0.0005, bias_correction=False)
+    >>> import torch
+    >>> several = ByShape((SOAP(batch_dims=1), SOAP()))  # experts (experts, out, in), and matrices
+    >>> several.choose(torch.empty(4, 3, 2))[0] == several.first[0], several.choose(torch.empty(3, 2))[0]
+    (True, SOAP(beta=0.95, lam=1e-08, every=10, factor_beta=None, bias_correction=True))
     """
 
-    first: Matrix = SOAP()
+    first: Matrix | tuple[Matrix, ...] = SOAP()
     otherwise: Matrix = SecondMoment()
     names: tuple[str, ...] = ()
     layers: tuple[str, ...] = ("Embedding", "EmbeddingBag", "head")
     rate: float = field(default=1.0, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
+        right = self.firsts and all(isinstance(matrix, Matrix) for matrix in self.firsts)
+        check(right, "first", self.first, "a matrix, or a tuple of them")
         for name in ("names", "layers"):
             value = getattr(self, name)
             check(isinstance(value, tuple), name, repr(value), "a tuple of patterns, such as ('head.*',)")
         check(self.rate > 0, "rate", self.rate, "rate > 0")
 
     @property
+    def firsts(self) -> tuple[Matrix, ...]:
+        """`first`, as a tuple."""
+        return self.first if isinstance(self.first, tuple) else (self.first,)
+
+    @property
     def options(self) -> tuple[Matrix, ...]:
         """All matrices that a parameter may get."""
-        nested = (m.options if isinstance(m, ByShape) else (m,) for m in (self.first, self.otherwise))
-        return tuple(m for each in nested for m in each)
+        nested = (m.options if isinstance(m, ByShape) else (m,) for m in (*self.firsts, self.otherwise))
+        return tuple(matrix for several in nested for matrix in several)
 
     @property
     def lr(self) -> float:  # type: ignore[override]
-        return self.first.lr
+        return self.firsts[0].lr
 
     @property
     def two_point(self) -> bool:  # type: ignore[override]
@@ -62,13 +75,14 @@ class ByShape(Matrix):
         return min(matrix.lower_bound for matrix in self.options)
 
     def accepts(self, x: Tensor) -> bool:
-        return self.first.accepts(x) or self.otherwise.accepts(x)
+        return any(matrix.accepts(x) for matrix in (*self.firsts, self.otherwise))
 
     def choose(self, x: Tensor, name: str = "", layer: str = "") -> tuple[Matrix, float]:
-        """The matrix of a parameter, and its learning rate over that of the group."""
-        left_out = layer in self.layers or any(fnmatch.fnmatch(name, pattern) for pattern in self.names)
-        here = not left_out and self.first.accepts(x)
-        chosen, rate = (self.first, 1.0) if here else (self.otherwise, self.rate)
+        """The matrix of a parameter, and its learning rate over that of the group. `layer` as in `plans.layers_of`."""
+        left_out = any(kind in self.layers for kind in layer.split())
+        left_out = left_out or any(fnmatch.fnmatch(name, pattern) for pattern in self.names)
+        fitting = [] if left_out else [matrix for matrix in self.firsts if matrix.accepts(x)]
+        chosen, rate = (fitting[0], 1.0) if fitting else (self.otherwise, self.rate)
         if not isinstance(chosen, ByShape):
             return chosen, rate
         matrix, within = chosen.choose(x, name, layer)

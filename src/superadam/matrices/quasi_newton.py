@@ -49,14 +49,12 @@ class DampedLBFGS(Matrix):
     lr = 0.3
     no_auto = "its steps are as long as the gradient over the curvature: give lr a number, such as 0.3"
     two_point = True
+    scalars = ("kappa", "theta", "kappas")
+    """κ of the newest pair; θ and κ of every pair, the newest first."""
 
     def __post_init__(self) -> None:
         check(self.history >= 1, "history", self.history, "history >= 1")
         check(self.delta > 0, "delta", self.delta, "delta > 0")
-
-    @property
-    def scalars(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("kappa", *(f"{name}{i}" for i in range(self.history) for name in ("theta", "kappa")))
 
     def slots(self, x: Tensor) -> dict[str, Slot]:
         """The pairs, the newest first."""
@@ -64,6 +62,9 @@ class DampedLBFGS(Matrix):
 
     def initial(self, name: str) -> float:
         return 1.0 if name == "kappa" else 0.0
+
+    def scalar_shape(self, name: str) -> tuple[int, ...]:
+        return () if name == "kappa" else (self.history,)
 
     def update(self, s: View, grad: Tensor) -> None:
         for name, value in (("s", s.dx), ("y", grad - s.q)) if s.paired else (("s", None), ("y", None)):
@@ -95,17 +96,15 @@ class DampedLBFGS(Matrix):
         kappa = torch.where(sy > 0, yy / sy, 0.0).clamp(min=self.delta)
         damped = 0.75 * kappa * ss / (kappa * ss - sy)
         theta = torch.where(sy < 0.25 * kappa * ss, damped, 1.0)
-        for i in reversed(range(1, self.history)):
-            setattr(s, f"theta{i}", getattr(s, f"theta{i - 1}"))
-            setattr(s, f"kappa{i}", getattr(s, f"kappa{i - 1}"))
-        s.theta0, s.kappa0 = theta, kappa
+        s.theta = torch.cat([theta.reshape(1), s.theta[:-1]])
+        s.kappas = torch.cat([kappa.reshape(1), s.kappas[:-1]])
         s.kappa = torch.where(ss > 0, kappa, s.kappa)
 
     def solve(self, s: View, g: Tensor) -> Tensor:
         pairs = []
         for i in range(self.history):
-            step, y, theta = s.s.select(0, i), s.y.select(0, i), getattr(s, f"theta{i}")
-            y = plus_scaled(y * theta, step, (1 - theta) * getattr(s, f"kappa{i}"))
+            step, y, theta = s.s.select(0, i), s.y.select(0, i), s.theta[i]
+            y = plus_scaled(y * theta, step, (1 - theta) * s.kappas[i])
             sy = dot(step, y)
             pairs.append((step, y, torch.where(sy > 0, 1 / sy, 0.0)))  # an empty pair counts for nothing
         u, weights = g.clone(), []

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from superadam._state.phases import START, UNESTIMATED
-from superadam._state.scaler import under_scaler
 from superadam._state.sharding import Sharding, local, over_ranks, sharding
 from superadam._step import line_9
+from superadam._step.layout import facts
 from superadam._step.line_9 import gamma_of_move
 from superadam._step.stages import solve_jointly
 from superadam._step.tensors import Scalar, dot, norm2
@@ -100,7 +100,7 @@ def quantities(opt: ComposedOptimizer, seen: Observed) -> tuple[dict[str, list[f
         return None
     _line_9(tally, views)
     _spectrum(tally, [c for c in views if _has_spectrum(c)])
-    if under_scaler(opt):
+    if opt.found_inf is not None:
         tally.add("overflow", opt.found_inf)
     sums = tally.read()
     return None if any(sums.pop("overflow", ())) else (sums, views[0])
@@ -112,8 +112,8 @@ def stand_in(opt: ComposedOptimizer, group: dict[str, Any], p: Tensor, x: Tensor
     grads: list[Tensor | None] = [torch.zeros_like(at) if grad is None else grad.detach()]
     parts, state = opt._plan(group).of(p), opt.state[p]
     scalars = {name: state[name] for name in parts.scalars}
-    own = {"places": [opt._places[p]], "apart": opt._places[p].group is not None} if p in opt._places else {}
-    return View(group, parts, [at], grads, [state], scalars, **own).bound()
+    own = facts(group, parts, [at], places=[opt._places[p]] if p in opt._places else None)
+    return View(own, [at], grads, [state], scalars).bound()
 
 
 def _norms(tally: Tally, c: View) -> None:
