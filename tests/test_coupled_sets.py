@@ -493,6 +493,20 @@ def test_the_certificate_is_each_sets_own_violation(monkeypatch):
         part.argmin(torch.tensor([2.0, -1.0, 0.3, 0.1]), 1.0)
 
 
+@pytest.mark.parametrize("n", [200_000, 1_000_000])
+def test_the_certificate_does_not_weaken_with_the_number_of_coordinates(n):
+    """One negative coordinate among a million is outside, however large the sum of all coordinates is."""
+    y = torch.full((n,), 0.5)
+    y[0] = -8e-4
+    x = sets.Intersection(sets.NonNegative(), sets.Halfspace(1.0, 1e7)).argmin(y, 1.0)
+    assert torch.equal(x, y.clamp(min=0))
+    capped = sets.Intersection(sets.Simplex(), sets.Box(0, 2 / n), sets.Halfspace(numbers(0, (n,)), -0.1))
+    x = capped.argmin(numbers(1, (n,)).float(), metric(2, (n,), 1))
+    assert capped.violation(x) <= 1e-7  # the rounding errors of float32 in a sum of 1
+    assert float(x.min()) >= 0
+    assert float(x.max()) <= 2 / n * (1 + 1e-7)
+
+
 def test_equations_that_say_the_same_twice():
     same = sets.Intersection(sets.Simplex(2.0), sets.CappedSimplex(2.0, 0.5), sets.Hyperplane(-3.0, -6.0))
     y, d = numbers(0, (N,)), metric(1, (N,), 3)

@@ -162,5 +162,8 @@ class L1Ball(ConvexSet):
     def in_rows(self, x: Tensor) -> bool:
         return slices_in_rows(x, self.dim)
 
+    def _size(self, x: Tensor) -> Tensor:
+        return largest(x.abs().sum(dims(x, self.dim)))
+
     def violation(self, x: Tensor) -> Tensor:
         return largest(x.double().abs().sum(dims(x, self.dim)) - self.r)

@@ -96,6 +96,15 @@ class ConvexSet(Part, kind="constraint"):
         """How far x is outside the set, as a 0-d tensor. 0 if x is feasible."""
         return largest((x.double() - self.argmin(x, 1.0).double()).abs())
 
+    def relative_violation(self, x: Tensor) -> Tensor:
+        """`violation`, relative to the size of the numbers that it compares."""
+        x = x.double()
+        return relative(self.violation(x), self._size(x))
+
+    def _size(self, x: Tensor) -> Tensor:
+        """What `violation` is relative to: the largest coordinate. Sets of sums take the largest sum."""
+        return largest(x.abs())
+
     def contains(self, x: Tensor, tol: float = 1e-6) -> bool:
         """Whether x is feasible to within `tol`."""
         return bool(self.violation(x) <= tol)
@@ -342,3 +351,8 @@ def slice_shape(x: Tensor, dim: Dim) -> torch.Size:
 def largest(excess: Tensor) -> Tensor:
     """The largest element, or 0 if there is no positive one."""
     return excess.amax().clamp(min=0) if excess.numel() else excess.new_zeros(())
+
+
+def relative(off: Tensor, size: Tensor) -> Tensor:
+    """off / size, element by element; 0 where off is 0."""
+    return torch.where(off > 0, off / size.clamp(min=1e-300), 0.0).to(torch.float64)

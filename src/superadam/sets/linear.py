@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from superadam._state.parts import check
-from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like, solving
+from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like, relative, solving
 from superadam.sets.multipliers import multipliers
 from superadam.sets.roots import Blocks, nowhere
 
@@ -30,6 +30,16 @@ class LinearSet(ConvexSet, abstract=True):
     def system(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """A for the flattened x, and b."""
         raise NotImplementedError(f"{type(self).__name__} has no system")
+
+    def relative_violation(self, x: Tensor) -> Tensor:
+        """Row by row, to Σ|Aᵢⱼxⱼ| + |bᵢ|."""
+        if x.numel() == 0:
+            return x.new_zeros(())
+        A, b, inequality = self.rows(x.double())
+        x = x.double().flatten()
+        excess = A @ x - b
+        off = torch.where(inequality, excess.relu(), excess.abs())
+        return relative(off, A.abs() @ x.abs() + b.abs()).amax()
 
 
 class OneRow(LinearSet, abstract=True):

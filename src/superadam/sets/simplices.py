@@ -78,6 +78,9 @@ class Simplex(ConvexSet):
     def in_rows(self, x: Tensor) -> bool:
         return slices_in_rows(x, self.dim)
 
+    def _size(self, x: Tensor) -> Tensor:
+        return largest(x.abs().sum(dims(x, self.dim)))
+
     def violation(self, x: Tensor) -> Tensor:
         x = x.double()
         return torch.maximum(largest((x.sum(dims(x, self.dim)) - self.total).abs()), largest(-x))
@@ -170,6 +173,9 @@ class CappedSimplex(ConvexSet):
 
     def in_rows(self, x: Tensor) -> bool:
         return slices_in_rows(x, self.dim, self.cap, self.low)
+
+    def _size(self, x: Tensor) -> Tensor:
+        return largest(x.abs().sum(dims(x, self.dim)))
 
     def violation(self, x: Tensor) -> Tensor:
         x = x.double()

@@ -108,6 +108,9 @@ class DoublyStochastic(ConvexSet):
         plans = [_cheapest(*problem) for problem in zip(costs, r, c, strict=True)]
         return torch.stack(plans).view(g.shape).to(g)
 
+    def _size(self, x: Tensor) -> Tensor:
+        return largest(x.abs().sum(-1)).maximum(largest(x.abs().sum(-2)))
+
     def violation(self, x: Tensor) -> Tensor:
         if x.numel() == 0:
             return x.new_zeros(())
