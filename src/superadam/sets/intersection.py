@@ -162,7 +162,7 @@ class Intersection(ConvexSet):
         return torch.stack([each.violation(x).double() for each in self.sets]).amax()
 
     def relative_violation(self, x: Tensor) -> Tensor:
-        """That of each set, and of each of its pieces: a bound of a simplex is compared with a coordinate, not a sum."""
+        """Of each set and of its pieces: a bound of a simplex is compared with a coordinate, not with a sum."""
         parts = {id(part): part for part in (*self.sets, *self.pieces(x))}
         return torch.stack([each.relative_violation(x) for each in parts.values()]).amax()
 

@@ -199,8 +199,9 @@ class _Plan:
     def solve(self, u: Tensor, v: Tensor, goal: float) -> tuple[Tensor, Tensor]:
         """u and v, beyond those already in y, for which no sum is off by more than `goal`.
 
-        For a y far larger than the sums, line 9 is nearly a linear program: few elements of x are positive, and Newton's
-        method does not find them from afar. Then it solves for small multiples of y first. u and v grow with y.
+        For a y far larger than the sums, line 9 is nearly a linear program: few elements of x are positive, and
+        Newton's method does not find them from afar. Then it solves for small multiples of y first. u and v grow with
+        y.
         """
         y, nothing, size = self.y, self.before, float(self.r.amax().maximum(self.c.amax()))
         u, v, solved = self.newton(u, v, goal, AT_ONCE)
