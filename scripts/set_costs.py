@@ -4,19 +4,32 @@ One float32 tensor of 10⁶ coordinates (1000 × 1000, or 10,000 rows of 100), S
 candidates take turns, so that a slow moment of the machine hits all of them. Times are CPU times of the process, on one
 thread, which other programs disturb less than the clock; the ratio of medians and that of minima are printed.
 
+Every step has another gradient, five in turns: with a single one, the root of the last step would be too good a start.
+
 python scripts/set_costs.py [--rounds 30] [--compile] [--only Ordered L1Ball …]
-python scripts/set_costs.py --targets    # beside what was aimed at, with DoublyStochastic
+python scripts/set_costs.py --targets    # beside what was aimed at, with DoublyStochastic: writes
+                                         # docs/data/set_costs.json and the table in docs/constraints.md
+python scripts/set_costs.py --table      # that table again, from the stored times
 """
 
 import argparse
+import datetime
+import functools
 import itertools
+import json
+import os
 import statistics
 import time
+from pathlib import Path
 
 import torch
 
 from superadam import SuperAdam, penalties, sets
 
+DOCS = Path(__file__).parents[1] / "docs"
+RAW, PAGE = DOCS / "data" / "set_costs.json", DOCS / "constraints.md"
+BEGIN, END = "<!-- set_costs.py -->\n", "\n<!-- end of set_costs.py -->"
+PRODUCT = "a product of matrices"
 SHAPE, ROWS = (1000, 1000), (10_000, 100)
 SETS = {
     "none": None,
@@ -64,26 +77,42 @@ TARGETS = {
 }
 
 
+@functools.cache
+def gradients(shape):
+    gen = torch.Generator().manual_seed(1)
+    return [torch.randn(shape, generator=gen) for _ in range(5)]
+
+
 def parameter(shape):
-    p = torch.nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
-    p.grad = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    return p
+    return torch.nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+
+
+def steps_of(shape, make, **options):
+    """A function that takes one step of an optimizer, each with the next gradient."""
+    p = parameter(shape)
+    opt, turn = make([p], **options), itertools.cycle(gradients(shape))
+
+    def step():
+        p.grad = next(turn)
+        opt.step()
+
+    return step
 
 
 def candidates(chosen, compiled):
-    """Name → function to time. Gradients stay as they are: what is timed is the step."""
-    made = {"AdamW": torch.optim.AdamW([parameter(SHAPE)], lr=1e-3, fused=True).step}
+    """Name → function to time."""
+    made = {"AdamW": steps_of(SHAPE, torch.optim.AdamW, lr=1e-3, fused=True)}
     y = parameter(SHAPE).detach() + 0.01
     d = torch.rand(SHAPE, generator=torch.Generator().manual_seed(2)) + 0.5
     for name, part in chosen.items():
         role = "penalty" if isinstance(part, penalties.Penalty) else "constraint"
-        made["step", name] = SuperAdam([parameter(SHAPE)], lr=1e-2, **{role: part}).step
+        made["step", name] = steps_of(SHAPE, SuperAdam, lr=1e-2, **{role: part})
         if part is not None:
             made["argmin", name] = lambda part=part: part.argmin(y, d)
         if getattr(part, "dim", None) is not None:
-            made["rows", name] = SuperAdam([parameter(ROWS)], lr=1e-2, **{role: part}).step
+            made["rows", name] = steps_of(ROWS, SuperAdam, lr=1e-2, **{role: part})
         if compiled:
-            made["compiled", name] = SuperAdam([parameter(SHAPE)], lr=1e-2, compile=True, **{role: part}).step
+            made["compiled", name] = steps_of(SHAPE, SuperAdam, lr=1e-2, compile=True, **{role: part})
     return made
 
 
@@ -99,18 +128,27 @@ def measure(made, rounds):
 
 
 def targets(rounds):
-    """Steps beside what they were to cost, all in turns."""
+    """Steps beside what they were to cost, all in turns. Stores the times, and writes the table into the docs."""
     made = {k: v for k, v in candidates({name: SETS[name] for name in TARGETS}, True).items() if k[0] != "argmin"}
-    plan, square = parameter(SHAPE), parameter(SHAPE).detach()
-    opt, gen = SuperAdam([plan], lr=1e-2, constraint=sets.DoublyStochastic()), torch.Generator().manual_seed(4)
-    turn = itertools.cycle([torch.randn(SHAPE, generator=gen) for _ in range(5)])
+    square = parameter(SHAPE).detach()
+    made[PRODUCT] = lambda: square @ square
+    made["step", "DoublyStochastic()"] = steps_of(SHAPE, SuperAdam, lr=1e-2, constraint=sets.DoublyStochastic())
+    times = measure(made, rounds)
+    stored = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "torch": torch.__version__,
+        "load": round(os.getloadavg()[0], 1),
+        "milliseconds": {
+            " ".join(k) if isinstance(k, tuple) else k: [round(1e3 * t, 4) for t in v] for k, v in times.items()
+        },
+    }
+    RAW.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    write_table()
 
-    def step():
-        plan.grad = next(turn)
-        opt.step()
 
-    product = "a product of matrices"
-    times = measure({**made, product: lambda: square @ square, "DoublyStochastic()": step}, rounds)
+def target_table(stored):
+    """The table beside the targets, from stored times."""
+    times = stored["milliseconds"]
 
     def ratio(key, unit="AdamW"):
         if key not in times:
@@ -118,12 +156,27 @@ def targets(rounds):
         median = statistics.median(times[key]) / statistics.median(times[unit])
         return f"{median:.1f} ({min(times[key]) / min(times[unit]):.1f})"
 
-    print(f"{rounds} rounds, CPU time, 1 thread, torch {torch.__version__}; medians (minima):\n")
-    print("| set | at most | step | step, `compile=True` | step, rows of 100 |\n|---|---|---|---|---|")
+    base = times["AdamW"]
+    lines = [
+        f"{stored['date']}, torch {stored['torch']}, {len(base)} rounds, CPU time, 1 thread, load of the machine "
+        f"{stored['load']}. `AdamW(fused=True)`: median {statistics.median(base):.2f} ms, minimum {min(base):.2f} ms. "
+        "Ratios of medians (of minima):",
+        "",
+        "| set | target | step | step, `compile=True` | step, rows of 100 |",
+        "|---|---|---|---|---|",
+    ]
     for name, most in TARGETS.items():
-        cells = [ratio((kind, name)) for kind in ("step", "compiled", "rows")]
-        print(f"| `{name}` | {most} | {' | '.join(cells)} |")
-    print(f"| `DoublyStochastic()`, to {product} | 30 | {ratio('DoublyStochastic()', product)} | – | – |")
+        cells = [ratio(f"{kind} {name}") for kind in ("step", "compiled", "rows")]
+        lines.append(f"| `{name}` | {most} | {' | '.join(cells)} |")
+    plan = ratio("step DoublyStochastic()", PRODUCT)
+    return "\n".join([*lines, f"| `DoublyStochastic()`, to {PRODUCT} | 30 | {plan} | – | – |"])
+
+
+def write_table():
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    table = target_table(json.loads(RAW.read_text(encoding="utf-8")))
+    PAGE.write_text(before + BEGIN + "\n" + table + "\n" + END + rest.partition(END)[2], encoding="utf-8")
+    print(table)
 
 
 def coupled(rounds):
@@ -195,8 +248,12 @@ def main():
     parser.add_argument("--only", nargs="+", metavar="NAME", help="sets and penalties that begin so")
     parser.add_argument("--targets", action="store_true", help="beside what was aimed at")
     parser.add_argument("--coupled", action="store_true", help="only the sets solved by Newton's method or active rows")
+    parser.add_argument("--table", action="store_true", help="write the table of --targets again")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.table:
+        write_table()
+        return
     if options.coupled or options.targets:
         (coupled if options.coupled else targets)(options.rounds)
         return

@@ -256,6 +256,20 @@ def test_transport_with_given_marginals(seed, shape, zero, spread, size):
     assert (slope * x.numpy()).sum() - program.fun <= 1e-6 * np.abs(slope).max() * float(rows.sum())
 
 
+@pytest.mark.parametrize("n, size", [(60, 1000.0), (120, 10.0), (120, 1000.0), (300, 30.0)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_transport_with_uneven_marginals_and_large_costs(n, size, seed):
+    """Nearly a linear program. x has the form of a minimiser by its potentials, which are found again from x > 0."""
+    r, c = (torch.softmax(1.5 * numbers(100 + 2 * seed + k, (n,)), 0) for k in range(2))
+    y = -size * torch.rand(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    part, root = sets.DoublyStochastic(r, c), torch.zeros(2 * n, dtype=torch.float64)
+    x = part.argmin(y, 1.0, root)
+    assert part.violation(x) <= 1e-12
+    slack = x - y - root[:n, None] - root[n:]
+    assert float(slack.min()) > -1e-12 * size
+    assert float((slack * x).abs().max()) < 1e-12 * size
+
+
 def test_a_transport_plan_of_one_row_is_the_simplex_and_batches_are_solved_one_by_one():
     y, d = numbers(0, (4, 3, 5)), metric(1, (4, 3, 5), 4)
     one = sets.DoublyStochastic(2.0, None).argmin(y[0, :1].mT, d[0, :1].mT)
@@ -491,6 +505,20 @@ def test_the_certificate_is_each_sets_own_violation(monkeypatch):
     monkeypatch.setattr(sets.CappedSimplex, "pieces", lambda self, x: (sets.Hyperplane(1.0, 1.0), sets.Box(0, 0.6)))
     with pytest.raises(ValueError, match=r"CappedSimplex\(.*\) does not hold: it is off by 0\.05"):
         part.argmin(torch.tensor([2.0, -1.0, 0.3, 0.1]), 1.0)
+
+
+@pytest.mark.parametrize("n", [200_000, 1_000_000])
+def test_the_certificate_does_not_weaken_with_the_number_of_coordinates(n):
+    """One negative coordinate among a million is outside, however large the sum of all coordinates is."""
+    y = torch.full((n,), 0.5)
+    y[0] = -8e-4
+    x = sets.Intersection(sets.NonNegative(), sets.Halfspace(1.0, 1e7)).argmin(y, 1.0)
+    assert torch.equal(x, y.clamp(min=0))
+    capped = sets.Intersection(sets.Simplex(), sets.Box(0, 2 / n), sets.Halfspace(numbers(0, (n,)), -0.1))
+    x = capped.argmin(numbers(1, (n,)).float(), metric(2, (n,), 1))
+    assert capped.violation(x) <= 1e-7  # the rounding errors of float32 in a sum of 1
+    assert float(x.min()) >= 0
+    assert float(x.max()) <= 2 / n * (1 + 1e-7)
 
 
 def test_equations_that_say_the_same_twice():

@@ -21,7 +21,8 @@ from superadam.sets.base import (
     solving,
     vertex,
 )
-from superadam.sets.roots import Blocks, everywhere, norm_root, nowhere, tolerance, water_level
+from superadam.sets.ranges import Sizes
+from superadam.sets.roots import Blocks, everywhere, norm_root, nowhere, tolerance, warm, water_level
 
 __all__ = ["L1Ball", "L2Ball"]
 
@@ -67,18 +68,20 @@ class L2Ball(ConvexSet):
         check_finite("center", self.center)
 
     @solving
-    def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
+    def argmin(self, y: Tensor, d: Tensor, root: Tensor | None, sizes: Sizes | None) -> Tensor:
         center, dim = like(self.center, y), dims(y, self.dim)
         if self.r == 0:
             return y.copy_(center)
         centered = isinstance(self.center, Tensor) or self.center != 0
-        inside = norm_of(y - center if centered else y, dim) <= self.r * (1 + tolerance(y))
-        if everywhere(inside):
-            return y
-        feasible = None if nowhere(inside) else y.clone()
+        inside = None
+        if not warm(root):  # otherwise a y inside has the root 0, and x is y up to rounding errors
+            inside = norm_of(y - center if centered else y, dim) <= self.r * (1 + tolerance(y))
+            if everywhere(inside):
+                return y
+        feasible = None if inside is None or nowhere(inside) else y.clone()
         if centered:
             y.sub_(center)
-        most = d.amax()
+        most = d.amax() if sizes is None else sizes.d_max
         d.div_(most)  # changes nothing, but avoids overflow
         c = norm_root(y.div_(self.r).mul_(d), d, dim, None if root is None else root / most)
         if root is not None:
@@ -86,7 +89,7 @@ class L2Ball(ConvexSet):
         y.mul_(self.r)
         if centered:
             y.add_(center)
-        return y if feasible is None else torch.where(inside, feasible, y)
+        return y if inside is None or feasible is None else torch.where(inside, feasible, y)
 
     @vertex
     def lmo(self, g: Tensor) -> Tensor:
@@ -134,13 +137,16 @@ class L1Ball(ConvexSet):
         check_radius(self.r)
 
     @solving
-    def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
+    def argmin(self, y: Tensor, d: Tensor, root: Tensor | None, sizes: Sizes | None) -> Tensor:
         dim = dims(y, self.dim)
         size = y.abs()
-        inside = size.sum(dim, keepdim=True) <= self.r * (1 + tolerance(y))
-        if everywhere(inside):
-            return y
-        theta = water_level(size, d, self.r, dim, start=root)
+        inside = None
+        if not warm(root):
+            inside = size.sum(dim, keepdim=True) <= self.r * (1 + tolerance(y))
+            if everywhere(inside):
+                return y
+        theta = water_level(size, d, self.r, dim, root, None if sizes is None else sizes.d_max)
+        inside = theta <= 0 if inside is None else inside
         if root is not None:
             root.copy_(theta)
         size.copysign_(y)
@@ -161,6 +167,9 @@ class L1Ball(ConvexSet):
 
     def in_rows(self, x: Tensor) -> bool:
         return slices_in_rows(x, self.dim)
+
+    def _size(self, x: Tensor) -> Tensor:
+        return largest(x.abs().sum(dims(x, self.dim)))
 
     def violation(self, x: Tensor) -> Tensor:
         return largest(x.double().abs().sum(dims(x, self.dim)) - self.r)

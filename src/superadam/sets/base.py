@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, cast
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from superadam._state.parts import Part, check
 from superadam._step.tensors import tracing
 from superadam.iterates import Plain
 from superadam.matrices import Matrix
+from superadam.sets.ranges import Sizes, check_range, enough, sizes_of
 
 __all__ = ["IF_MISSING", "ConvexSet", "in_metric", "solving"]
 
@@ -96,6 +97,15 @@ class ConvexSet(Part, kind="constraint"):
         """How far x is outside the set, as a 0-d tensor. 0 if x is feasible."""
         return largest((x.double() - self.argmin(x, 1.0).double()).abs())
 
+    def relative_violation(self, x: Tensor) -> Tensor:
+        """`violation`, relative to the size of the numbers that it compares."""
+        x = x.double()
+        return relative(self.violation(x), self._size(x))
+
+    def _size(self, x: Tensor) -> Tensor:
+        """What `violation` is relative to: the largest coordinate. Sets of sums take the largest sum."""
+        return largest(x.abs())
+
     def contains(self, x: Tensor, tol: float = 1e-6) -> bool:
         """Whether x is feasible to within `tol`."""
         return bool(self.violation(x) <= tol)
@@ -166,55 +176,66 @@ def solving(argmin: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`in_metric` for a function that solves an equation. It may write into d, too.
 
     If the function takes `root`, that tensor holds the root of the last equation (initially zeros). The function
-    replaces it by the new root.
+    replaces it by the new root. If it takes `sizes`, those are the sizes of y and d, or None if the host may not look.
     """
     return _in_metric(argmin, writes_d=True)
 
 
 def _in_metric(argmin: Callable[..., Tensor], writes_d: bool) -> Callable[..., Tensor]:
-    takes_root = "root" in inspect.signature(argmin).parameters
+    takes = {"root", "sizes"} & set(inspect.signature(argmin).parameters)
 
     @functools.wraps(argmin)
     @torch.no_grad()
     def checked(
         self: Any, y: Tensor, d: Tensor | float, root: Tensor | None = None, *, scratch: bool = False
     ) -> Tensor:
-        if not y.is_floating_point():
-            raise ValueError(f"y must be a real floating-point tensor, not {y.dtype}")
-        dtype = torch.promote_types(y.dtype, torch.float32)
-        if isinstance(d, Tensor) and d.dim() > 0:
-            dtype = torch.promote_types(dtype, d.dtype)
-        # Of a number, a fill and no copy from the host, which a CUDA graph cannot hold.
-        metric = d.to(y.device, dtype) if isinstance(d, Tensor) else y.new_full((), d, dtype=dtype)
-        if metric.shape not in ((), y.shape):
-            raise ValueError(f"d must be a scalar or have the shape of y, {tuple(y.shape)}, not {tuple(metric.shape)}")
-        if getattr(self, "scalar_metric", False) and metric.dim() > 0:
-            raise ValueError(f"{type(self).__name__} {_NEEDS_SCALAR}, so d must be a scalar; {_scalar_matrices()}")
+        metric = _metric_like(self, y, d)
+        dtype = metric.dtype
         if y.numel() == 0:
             return y.clone()
         # On a GPU a look waits for the device. Of intervals, a coordinate that is not finite spoils no other one.
         unseen = tracing.get() or (not self.waits and y.device.type != "cpu")
-        wide = False
+        wide, sizes = False, None
         if not unseen:
-            y_size, d_min, d_max = _range(y, metric)
-            wide = not _enough(self, y.dtype, y_size, d_min, d_max)
-        if wide:
-            _check_range(self, y_size, d_min, d_max)
+            sizes = sizes_of(y, metric)
+            wide = not enough(self, y.dtype, sizes)
+        if wide and sizes is not None:
+            check_range(self, sizes)
             dtype = torch.float64
-            metric = metric.double() / (d_max if isinstance(self, ConvexSet) else 1.0)  # a set asks for ratios alone
+            if isinstance(self, ConvexSet):  # it asks for ratios alone
+                metric = metric.double() / sizes.d_max
+                sizes = Sizes(sizes.y, sizes.d_min / sizes.d_max, 1.0)
+            metric = metric.double()
             if root is not None:  # that of these numbers may be beyond float32, in which it is kept
                 root.zero_()
                 root = None
         own = y if scratch and y.dtype == dtype else y.to(dtype, copy=True)
         if writes_d and metric is d and not (scratch and d.dim() > 0):
             metric = metric.clone()
-        solved = (argmin(self, own, metric, root) if takes_root else argmin(self, own, metric)).to(y.dtype)
+        more = {"root": root, "sizes": sizes}
+        solved = argmin(self, own, metric, **{name: more[name] for name in takes}).to(y.dtype)
         if wide and not bool(solved.isfinite().all()):
             raise ValueError(f"line 9 on {self} has a solution beyond the largest {y.dtype}: scale the problem down")
         return solved
 
     checked.takes_more = True  # type: ignore[attr-defined]
     return checked
+
+
+def _metric_like(part: Any, y: Tensor, d: Tensor | float) -> Tensor:
+    """d where y is, in the dtype for the solver."""
+    if not y.is_floating_point():
+        raise ValueError(f"y must be a real floating-point tensor, not {y.dtype}")
+    dtype = torch.promote_types(y.dtype, torch.float32)
+    if isinstance(d, Tensor) and d.dim() > 0:
+        dtype = torch.promote_types(dtype, d.dtype)
+    # Of a number, a fill and no copy from the host, which a CUDA graph cannot hold.
+    metric = d.to(y.device, dtype) if isinstance(d, Tensor) else y.new_full((), d, dtype=dtype)
+    if metric.shape not in ((), y.shape):
+        raise ValueError(f"d must be a scalar or have the shape of y, {tuple(y.shape)}, not {tuple(metric.shape)}")
+    if getattr(part, "scalar_metric", False) and metric.dim() > 0:
+        raise ValueError(f"{type(part).__name__} {_NEEDS_SCALAR}, so d must be a scalar; {_scalar_matrices()}")
+    return metric
 
 
 def vertex(lmo: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -243,64 +264,6 @@ def by_slices(function: Callable[..., Tensor], dim: Dim, *tensors: Tensor) -> Te
     shape = moved[0].shape
     flat = [t.reshape(*shape[: x.dim() - len(axes)], -1) for t in moved]
     return function(*flat).reshape(shape).movedim(last, axes)
-
-
-def _range(y: Tensor, d: Tensor) -> tuple[float, float, float]:
-    """The largest |y|, and the least and largest d. Raises an error if they are not finite."""
-    # One look at the results of two reductions, or of one: NaN fails every comparison.
-    sides = (*torch.aminmax(y), *((d, d) if d.dim() == 0 else torch.aminmax(d)))
-    y_min, y_max, d_min, d_max = torch.stack([side.to(d.dtype) for side in sides]).tolist()
-    if not (d_min > 0 and d_max < math.inf):
-        raise ValueError(f"d must be positive and finite; its least and largest are {d_min:g} and {d_max:g}")
-    if not (-math.inf < y_min and y_max < math.inf):
-        raise ValueError(f"y must be finite; its least and largest elements are {y_min:g} and {y_max:g}")
-    return max(-y_min, y_max), d_min, d_max
-
-
-def _enough(part: Any, dtype: torch.dtype, y: float, d_min: float, d_max: float) -> bool:
-    """Whether float32 is enough: no square, product or quotient in the solvers leaves its range.
-
-    Otherwise the solvers run in float64, where they are correct for all float32 numbers. The result is then checked,
-    because float16 may not be able to represent it.
-    """
-    least, most = _sizes(part)
-    if dtype == torch.float16 or not (d_min >= 1e-15 and d_max <= 1e15 and most <= 1e9):
-        return False
-    ordinary = least >= 1e-9 and (y == 0 or 1e-12 <= y <= getattr(part, "reach", 1e9) * min(1.0, least))
-    return part.separable or (ordinary and d_max <= 1e12 * d_min)
-
-
-def _check_range(part: Any, y: float, d_min: float, d_max: float) -> None:
-    """Refuse numbers for which float64 is not enough. All float32 y and d pass."""
-    least, most = _sizes(part)
-    ratio = isinstance(part, ConvexSet)
-    d_fits = d_max <= 1e100 * d_min if ratio else d_min >= 1e-75 and d_max <= 1e75
-    if not part.separable and not (max(y, most) <= 1e75 and least >= 1e-75 and d_fits):
-        expected = "a ratio of at most 1e100 between those of d" if ratio else "d from 1e-75 to 1e75"
-        raise ValueError(
-            f"{part} solves line 9 for numbers of at most 1e75 in y, options from 1e-75 to 1e75, and {expected}; y has "
-            f"up to {y:g}, the options {least:g} to {most:g}, d {d_min:g} to {d_max:g}: scale the problem"
-        )
-
-
-def _sizes(part: Any) -> tuple[float, float]:
-    """The least and the largest size of a part's options, ignoring 0 and inf. Cached."""
-    if "_sizes" not in part.__dict__:
-        sizes = [float(largest(v.abs())) if isinstance(v, Tensor) else abs(v) for v in _numbers(part.spec())]
-        counting = [size for size in sizes if 0 < size < math.inf] or [1.0]
-        object.__setattr__(part, "_sizes", (min(counting), max(counting)))
-    return cast(tuple[float, float], part.__dict__["_sizes"])
-
-
-def _numbers(option: Any) -> Iterator[float | Tensor]:
-    """The numbers and tensors in a part's spec, including nested parts."""
-    if isinstance(option, dict):
-        option = [value for name, value in option.items() if name not in ("dim", "group")]
-    if isinstance(option, list | tuple):
-        for value in option:
-            yield from _numbers(value)
-    elif isinstance(option, int | float | Tensor):
-        yield option
 
 
 def check_radius(r: float) -> None:
@@ -342,3 +305,8 @@ def slice_shape(x: Tensor, dim: Dim) -> torch.Size:
 def largest(excess: Tensor) -> Tensor:
     """The largest element, or 0 if there is no positive one."""
     return excess.amax().clamp(min=0) if excess.numel() else excess.new_zeros(())
+
+
+def relative(off: Tensor, size: Tensor) -> Tensor:
+    """off / size, element by element; 0 where off is 0."""
+    return torch.where(off > 0, off / size.clamp(min=1e-300), 0.0).to(torch.float64)

@@ -140,6 +140,9 @@ class GroupBall(ConvexSet, abstract=True):
     def in_rows(self, x: Tensor) -> bool:
         return slices_in_rows(x, self.dim)
 
+    def _size(self, x: Tensor) -> Tensor:
+        return largest(x.abs().sum(dims(x, self.dim)))
+
     def violation(self, x: Tensor) -> Tensor:
         if x.numel() == 0:
             return x.new_zeros(())

@@ -22,7 +22,6 @@ __all__ = ["Intersection"]
 MAX_SWEEPS = 2000
 MEMORY = 10  # sweeps from which the next start is extrapolated
 MAX_ROOT = 100  # values of a ball's multiplier ν that are tried
-ON_BALL = 1e-14  # the relative distance from a ball's surface that counts as 0
 
 
 class Intersection(ConvexSet):
@@ -42,10 +41,12 @@ class Intersection(ConvexSet):
     $$x_i = \arg\min_{x \in \mathcal{X}_i} \|x - (x_{i-1} + p_i)\|_d, \qquad p_i \leftarrow x_{i-1} + p_i - x_i$$
 
     Anderson's extrapolation makes it quicker, as long as the dual rises. $d\,p_i$ is normal to set i in $x_i$, and
-    $y - x_k$ is the sum of the $p_i$: $x_k$ is the minimiser as soon as all $x_i$ are equal. So their largest
-    difference, or that of a row, certifies x: at most 1e-12 in float64 and 1e-8 in float32, relative to the numbers in
-    x. In the end x is measured by the `violation` of each set. The $\lambda$, $\nu$ and $p_i$ of the last step are the
-    next start. If all sets are linear, any matrix goes with them.
+    $y - x_k$ is the sum of the $p_i$: $x_k$ is the minimiser as soon as all $x_i$ are equal. The certificate is, with
+    ε = 1e-12 in float64 and 1e-8 in float32: bounds hold exactly; each row is off by at most
+    $\varepsilon (\sum_j |A_{ij} x_j| + |b_i|)$; the $x_i$ differ by at most ε times the largest |x|; a ball is off by
+    at most ε r. The rounding errors of y add to that, and those of y's dtype, in which x is returned.
+    In the end x is measured by the `violation` of each set. The $\lambda$, $\nu$ and $p_i$ of the last step are the
+    next start. If all sets are linear, every matrix is supported.
 
     It raises an error if the intersection is empty, or not found in 2,000 rounds. It needs many rounds if sets meet at
     a small angle, or if d spans more than four orders of magnitude.
@@ -116,13 +117,13 @@ class Intersection(ConvexSet):
     @in_metric
     def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
         accept = 1e-12 if y.dtype == torch.float64 else 1e-8
-        if bool(self.violation(y) <= accept * y.abs().sum()):
+        if bool(self.relative_violation(y) <= accept):
             return y
         z, metric = y.double(), d.double() / d.amax().double()
         rows, curved, ball = self.split(z)
         on_rows = OnRows(without_repeated(joined(rows, z)), curved[:1], metric, accept) if rows else None
         first = on_rows or curved[0].argmin
-        in_ball = None if ball is None else InBall(ball, first)
+        in_ball = None if ball is None else InBall(ball, first, accept / 10)
         m = 0 if on_rows is None else len(on_rows.lam)
         n = m + (in_ball is not None)
         p = torch.zeros(max(0, len(curved) - 1), *y.shape, dtype=torch.float64, device=y.device)
@@ -147,16 +148,23 @@ class Intersection(ConvexSet):
 
     def _certify(self, x: Tensor, y: Tensor, accept: float) -> None:
         """Refuse an x that is outside of a set by that set's own measure, beyond the rounding errors of y and x."""
-        limit = 1e3 * accept * (x.abs().sum() + y.abs().amax())
+        # Those of y are relative to y, which may be far larger than x.
+        limit = 10 * accept + 1e-14 * float(y.abs().amax() / x.abs().amax().clamp(min=1e-300))
         for each in self.sets:
-            if not bool((off := each.violation(x)) <= limit):
+            if not bool(each.relative_violation(x) <= limit):
                 raise ValueError(
-                    f"the Intersection was solved, and {each} does not hold: it is off by {float(off):.2g}, where "
-                    f"{float(limit):.2g} is allowed for rounding errors. Do its `argmin` and `violation` mean one set?"
+                    f"the Intersection was solved, and {each} does not hold: it is off by "
+                    f"{float(each.violation(x)):.2g}, which is more than rounding errors. Do its `argmin` and "
+                    "`violation` mean one set?"
                 )
 
     def violation(self, x: Tensor) -> Tensor:
         return torch.stack([each.violation(x).double() for each in self.sets]).amax()
+
+    def relative_violation(self, x: Tensor) -> Tensor:
+        """Of each set and of its pieces: a bound of a simplex is compared with a coordinate, not with a sum."""
+        parts = {id(part): part for part in (*self.sets, *self.pieces(x))}
+        return torch.stack([each.relative_violation(x) for each in parts.values()]).amax()
 
 
 def _whole(ball: L1Ball | L2Ball, x: Tensor) -> bool:
@@ -179,8 +187,8 @@ class InBall:
     ν is the ball's multiplier. The last one is the next start.
     """
 
-    def __init__(self, ball: L2Ball, first: Callable[..., Tensor]) -> None:
-        self.ball, self.first, self.nu = ball, first, 0.0
+    def __init__(self, ball: L2Ball, first: Callable[..., Tensor], accept: float) -> None:
+        self.ball, self.first, self.accept, self.nu = ball, first, accept, 0.0
 
     def at(self, nu: float) -> tuple[Tensor, float]:
         """x(ν), and r/‖x(ν) - c‖ - 1, which rises with ν, nearly in proportion."""
@@ -193,28 +201,24 @@ class InBall:
 
     def __call__(self, y: Tensor, d: Tensor) -> Tensor:
         self.y, self.d, self.center = y, d, like(self.ball.center, y)
-        x, slack = self.at(0.0)
-        if slack >= -ON_BALL:
-            self.nu = 0.0
-            return x
-        low, f_low, high, f_high = 0.0, slack, 0.0, math.inf
-        nu = self.nu or -slack / (1 + slack) * float(d.mean())  # of a ball alone, with one d for all coordinates
+        mean, nu = float(d.mean()), self.nu
+        low, high, last = -1.0, math.inf, (0.0, 0.0)  # bounds of ν; ν = 0 itself was not tried yet
         for i in range(MAX_ROOT):
             x, slack = self.at(nu)
-            if abs(slack) <= ON_BALL or (low and high and high - low <= 1e-15 * low):
+            if abs(slack) <= self.accept or (nu == 0 and slack > 0) or 0 < high - low <= 1e-15 * low:
                 self.nu = nu
                 return x
-            # Illinois' false position: the end that stays counts half.
-            if slack < 0:
-                low, f_low, f_high = nu, slack, f_high / 2
+            low, high = (nu, high) if slack < 0 else (low, nu)
+            # First the slope of a ball alone, with one d for all coordinates; then that of the secant.
+            slope = (1 + slack) / (mean + nu) if i == 0 else (slack - last[1]) / (nu - last[0])
+            guess = nu - slack / slope if 0 < slope < math.inf else math.inf
+            guess, last = max(guess, 0.0) if low < 0 else guess, (nu, slack)
+            if high == math.inf:
+                nu = min(guess, 1e3 * (nu + mean))
+            elif low < guess < high and i % 4 != 3:
+                nu = guess
             else:
-                high, f_high, f_low = nu, slack, f_low / 2
-            if not high:
-                nu = max(10 * nu, nu + (nu - low))
-            elif i % 4 == 3 or not math.isfinite(f_high):
-                nu = math.sqrt(low * high) if low else high / 10
-            else:
-                nu = (low * f_high - high * f_low) / (f_high - f_low)
+                nu = math.sqrt(low * high) if low > 0 else high / 10
         raise ValueError(
             f"no point of the other sets of the Intersection was found in {self.ball}: the nearest one is "
             f"{self.ball.r / (1 + slack):g} from its center. Is there such a point?"

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from superadam._state.parts import check
-from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like, solving
+from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like, relative, solving
 from superadam.sets.multipliers import multipliers
+from superadam.sets.ranges import Sizes
 from superadam.sets.roots import Blocks, nowhere
 
 __all__ = ["Affine", "Halfspace", "Hyperplane", "LinearSet", "correction", "multipliers"]
@@ -30,6 +31,16 @@ class LinearSet(ConvexSet, abstract=True):
     def system(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """A for the flattened x, and b."""
         raise NotImplementedError(f"{type(self).__name__} has no system")
+
+    def relative_violation(self, x: Tensor) -> Tensor:
+        """Row by row, to Σ|Aᵢⱼxⱼ| + |bᵢ|."""
+        if x.numel() == 0:
+            return x.new_zeros(())
+        A, b, inequality = self.rows(x.double())
+        x = x.double().flatten()
+        excess = A @ x - b
+        off = torch.where(inequality, excess.relu(), excess.abs())
+        return relative(off, A.abs() @ x.abs() + b.abs()).amax()
 
 
 class OneRow(LinearSet, abstract=True):
@@ -62,19 +73,28 @@ class OneRow(LinearSet, abstract=True):
         raise NotImplementedError(f"{type(self).__name__} has no violated")
 
     @solving
-    def argmin(self, y: Tensor, d: Tensor) -> Tensor:
-        violated = self.violated(self.excess(y))
+    def argmin(self, y: Tensor, d: Tensor, sizes: Sizes | None) -> Tensor:
+        excess = self.excess(y)
+        violated = self.violated(excess)
         if nowhere(violated):
             return y
-        most = d.amax()
-        w = d.reciprocal_().mul_(most)  # a multiple of 1/d that does not overflow
+        most = d.amax() if sizes is None else sizes.d_max
         a = like(self.a, y) if isinstance(self.a, Tensor) else y.new_full((), self.a)
-        blocks = Blocks.of(tuple(range(y.dim())), y, w, a).parts
-        scale = torch.stack([(w_i * (a_i * a_i)).expand_as(y_i).sum() for y_i, w_i, a_i in blocks]).sum()
-        for _ in range(2):  # once more, against the rounding errors of a large y
-            t = torch.where(violated, self.excess(y) / scale, 0.0)
+        blocks = Blocks.of(tuple(range(y.dim())), y, d, a).parts
+        scales = []
+        for i, (y_i, w_i, a_i) in enumerate(blocks):
+            if d.dim() > 0 or i == 0:
+                w_i.reciprocal_().mul_(most)  # a multiple of 1/d that does not overflow
+            weights = w_i if a.dim() == 0 else w_i * (a_i * a_i)
+            scales.append(weights.expand_as(y_i).sum())
+        scale = torch.stack(scales).sum() * (a * a if a.dim() == 0 else 1.0)
+        for last in (False, True):  # once more, against the rounding errors of a large y
+            t, sums = torch.where(violated, excess / scale, 0.0), []
             for y_i, w_i, a_i in blocks:
                 y_i.addcmul_(w_i, a_i * t, value=-1)
+                if not last:
+                    sums.append(y_i.sum() * a if a.dim() == 0 else (a_i * y_i).sum())
+            excess = excess if last else torch.stack(sums).sum() - self.b
         return y
 
     def violation(self, x: Tensor) -> Tensor:

@@ -4,9 +4,9 @@ Each slice runs over the dimensions `dim`; what belongs to a slice is a tensor w
 Where the slice is the whole tensor, the sums are taken over blocks that stay in the processor's cache. All functions
 work in place: they write the solution into their first argument, and may write into the second.
 
-On a CPU the host looks whether all slices are done. On other devices it does not (`may_look`): a look would wait for
-the device, and a CUDA graph cannot hold it. There the iterations have a fixed number, and slices that are done stay as
-they are.
+On a CPU the host checks for convergence. On other devices it does not (`may_look`), because the check would
+synchronise, and a CUDA graph cannot contain it. There the number of iterations is fixed, and slices that are done stay
+as they are.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
     "nowhere",
     "section_level",
     "tolerance",
+    "warm",
     "water_level",
 ]
 
 MAX_ITERATIONS = 200  # far more than needed; see the bounds below
-CHECK_EVERY = 2  # iterations between two looks at whether all slices are done
 # Without looks: iterations of Newton's method; of the one that is kept between bounds; of either, from a start that is
 # nearly right; and how often the rounding errors of a large y are solved for.
 NEWTON, BOUNDED, AGAIN, ROUNDS = 20, 60, 6, 3
@@ -46,6 +46,11 @@ def tolerance(x: Tensor) -> float:
 def may_look(x: Tensor) -> bool:
     """Whether the host may look at numbers of x in the middle of a step."""
     return x.device.type == "cpu"
+
+
+def warm(root: Tensor | None) -> bool:
+    """Whether the host knows that all slices had a root in the last step. So will they now, as a rule."""
+    return root is not None and may_look(root) and bool((root > 0).all())
 
 
 def everywhere(condition: Tensor) -> bool:
@@ -118,12 +123,13 @@ def norm_root(p: Tensor, alpha: Tensor, dim: tuple[int, ...], start: Tensor | No
         norm2 = _total(squares)
         norm = norm2.sqrt()
         done = torch.where(c > 0, (norm - 1).abs(), norm - 1) <= tolerance(p)
-        if k % CHECK_EVERY == 0 and everywhere(done):
-            break
         step = torch.where(norm2 > 0, (norm - 1) * norm2 / _total(slopes), -c)
-        c = torch.where(done, c, (c + step).clamp(min=0))
+        last, c = c, torch.where(done, c, (c + step).clamp(min=0))
         if k == 0 and start is not None and not everywhere(near := (norm2 > 1 / FAR) & (norm2 < FAR)):
             c = torch.where(near, c, _least(blocks))
+        # Newton's method squares the relative error, so that the norm at the new c needs no look.
+        elif everywhere(done | (16 * (c - last).square() <= tolerance(p) * c.minimum(last).square())):
+            break
     for p_i, alpha_i in blocks.parts:
         p_i.div_(alpha_i + c)
     if not looks:  # feasible, even if there had to be more iterations
@@ -138,16 +144,24 @@ def _least(blocks: Blocks) -> Tensor:
     return torch.stack(least).amax(0).clamp(min=0)
 
 
-def water_level(y: Tensor, d: Tensor, total: float, dim: tuple[int, ...], start: Tensor | None = None) -> Tensor:
+def water_level(
+    y: Tensor,
+    d: Tensor,
+    total: float,
+    dim: tuple[int, ...],
+    start: Tensor | None = None,
+    most: Tensor | float | None = None,
+) -> Tensor:
     r"""Write $\max(0, y - \theta / d)$ into y, for the $\theta$ at which it sums to `total`.
 
     Return $\theta$. `start` is the $\theta$ of a similar equation; it is ignored if it is far from the solution.
+    `most` is the largest d, if it is known.
 
     >>> y = torch.tensor([3.0, 2.5, 0.1])
     >>> water_level(y, torch.ones(3), 1.0, (0,)), y
     (tensor([2.2500]), tensor([0.7500, 0.2500, 0.0000]))
     """
-    most = d.amax()
+    most = d.amax() if most is None else most
     w = d.reciprocal_().mul_(most)  # a multiple of 1/d that does not overflow
     start = None if start is None else start / most
     if total == 0:
@@ -178,17 +192,23 @@ def _refined(blocks: Blocks, total: float, start: Tensor | None) -> Tensor:
     huge = torch.finfo(z.dtype).max / (len(blocks.parts) * z.numel())  # what can be summed
     looks, bounded = may_look(z), len(blocks.parts[0]) > 2
     start = None if start is None or (looks and not bool(start.any())) else blocks.slice_of(start)
-    theta = z.new_zeros(())
-    for k in range(8 if looks else ROUNDS):
+
+    def solved(more: Tensor | None) -> Tensor:
+        """Subtract w · more from z. Whether each slice then has the sum, up to rounding errors."""
         sums, sizes = [], []
-        for z, _, *bounds in blocks.parts:
+        for z, w, *bounds in blocks.parts:
+            if more is not None:
+                z.addcmul_(w, more, value=-1).clamp_(-huge, huge)
             x = clip_(z.clone(), *bounds) if bounded else z.relu()
             sums.append(x.sum(blocks.dim, keepdim=True))
             sizes.append(x.abs_().sum(blocks.dim, keepdim=True) if bounded else sums[-1])  # its terms may cancel
-        done = (_total(sums) - total).abs() <= tolerance(z) * (
-            _total(sizes).clamp(min=abs(total)) if bounded else total
-        )
-        theta = theta.expand_as(done)
+        size = _total(sizes).clamp(min=abs(total)) if bounded else total
+        return (_total(sums) - total).abs() <= tolerance(z) * size
+
+    # A y that is feasible stays as it is. After a step with a root, the next one is not expected to be without.
+    done = solved(None) if start is None or not looks else torch.zeros_like(start, dtype=torch.bool)
+    theta = torch.zeros_like(done, dtype=z.dtype)
+    for k in range(8 if looks else ROUNDS):
         if everywhere(done):
             break
         fixed = AGAIN if k > 0 else BOUNDED if bounded else NEWTON
@@ -196,8 +216,7 @@ def _refined(blocks: Blocks, total: float, start: Tensor | None) -> Tensor:
         # The next θ is nearly 0. Far from it, the rounding errors of w θ could make a sum that is no longer there.
         more, start = more.masked_fill(done, 0.0), torch.zeros_like(more)
         theta = theta + more
-        for z, w, *_ in blocks.parts:
-            z.addcmul_(w, more, value=-1).clamp_(-huge, huge)
+        done = solved(more)
     for z, _, *bounds in blocks.parts:
         clip_(z, *bounds) if bounded else z.relu_()
     if not looks and not bounded:  # feasible, even if there had to be more iterations
@@ -233,12 +252,14 @@ def _level(blocks: Blocks, total: float, start: Tensor | None, iterations: int) 
         step = torch.where(slope > 0, error / slope, 0.0)
         done = (error.abs() <= small * total) | (step.abs() <= small * theta.abs())
         following = torch.where(done, theta, theta + step)
+        # Newton's method nearly squares a small error, and `_refined` checks the sum at the new θ anyway.
+        last = everywhere(done | (16 * error.square() <= small * total**2))
         if k == 0 and start is not None and not everywhere(near := (slope > 0) & (error < FAR * total)):
             theta = torch.where(near, following, _too_small(blocks, total))
             continue
-        if k % CHECK_EVERY == 0 and everywhere(done):
-            break
         theta = following
+        if last:
+            break
     return theta
 
 
@@ -276,11 +297,11 @@ def _section(blocks: Blocks, total: float, start: Tensor | None, iterations: int
     theta = torch.zeros_like(lo) if start is None else start.nan_to_num(0.0, 0.0, 0.0)
     theta = theta.maximum(lo).minimum(hi)
     last = torch.full_like(theta, torch.inf)
-    for k in range(iterations):
+    for _ in range(iterations):
         error, slope, size = at(theta)
         lo, hi = torch.where(error > 0, theta, lo), torch.where(error < 0, theta, hi)
         done = (error.abs() <= small * size.clamp_(min=abs(total))) | (hi - lo <= small * theta.abs())
-        if k % CHECK_EVERY == 0 and everywhere(done):
+        if everywhere(done):
             break
         newton = theta + error / slope
         safe = (lo < newton) & (newton < hi) & (error.abs() <= last / 2)

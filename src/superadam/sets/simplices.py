@@ -23,6 +23,7 @@ from superadam.sets.base import (
     vertex,
 )
 from superadam.sets.linear import Hyperplane
+from superadam.sets.ranges import Sizes
 from superadam.sets.roots import may_look, section_level, tolerance, water_level
 from superadam.sets.separable import Box, NonNegative
 
@@ -53,8 +54,9 @@ class Simplex(ConvexSet):
         check(0 <= self.total < math.inf, "total", self.total, "0 <= total < inf")
 
     @solving
-    def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
-        theta = water_level(y, d, self.total, dims(y, self.dim), start=root)
+    def argmin(self, y: Tensor, d: Tensor, root: Tensor | None, sizes: Sizes | None) -> Tensor:
+        most = None if sizes is None else sizes.d_max
+        theta = water_level(y, d, self.total, dims(y, self.dim), root, most)
         if root is not None:
             root.copy_(theta)
         return y
@@ -77,6 +79,9 @@ class Simplex(ConvexSet):
 
     def in_rows(self, x: Tensor) -> bool:
         return slices_in_rows(x, self.dim)
+
+    def _size(self, x: Tensor) -> Tensor:
+        return largest(x.abs().sum(dims(x, self.dim)))
 
     def violation(self, x: Tensor) -> Tensor:
         x = x.double()
@@ -145,9 +150,9 @@ class CappedSimplex(ConvexSet):
         return least.item(), most.item()
 
     @solving
-    def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
+    def argmin(self, y: Tensor, d: Tensor, root: Tensor | None, sizes: Sizes | None) -> Tensor:
         low, cap = self._bounds(y)
-        most = d.amax()
+        most = d.amax() if sizes is None else sizes.d_max
         w = d.reciprocal_().mul_(most)  # a multiple of 1/d that does not overflow
         start = None if root is None else root / most
         theta = section_level(y, w, self.total, dims(y, self.dim), low, cap, start)
@@ -170,6 +175,9 @@ class CappedSimplex(ConvexSet):
 
     def in_rows(self, x: Tensor) -> bool:
         return slices_in_rows(x, self.dim, self.cap, self.low)
+
+    def _size(self, x: Tensor) -> Tensor:
+        return largest(x.abs().sum(dims(x, self.dim)))
 
     def violation(self, x: Tensor) -> Tensor:
         x = x.double()

@@ -13,6 +13,8 @@ from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, ver
 __all__ = ["DoublyStochastic"]
 
 MAX_NEWTON = 200
+AT_ONCE = 40  # iterations for y itself, before smaller multiples of it come first
+GROWTH = 4.0  # from one multiple of y to the next
 MAX_ROOT = 100
 TINY = 1e-300  # to divide by
 
@@ -94,7 +96,7 @@ class DoublyStochastic(ConvexSet):
         if root is not None and bool((root.abs() <= 1e3 * (1 + z.abs().amax()) * most).all()):
             start = root.double() / most
             potentials = [start[..., :m], start[..., m:]]
-        plan = _Plan(z.clone() if z is y else z, (most / d.double()).expand_as(z).contiguous(), r, c)
+        plan = _Plan(z, (most / d.double()).expand_as(z).contiguous(), r, c)
         u, v = plan.solve(potentials[0], potentials[1], goal)
         if root is not None:
             root.copy_(torch.cat([plan.before[0] + u, plan.before[1] + v], -1) * most)
@@ -107,6 +109,9 @@ class DoublyStochastic(ConvexSet):
         costs = g.double().cpu().reshape(-1, *g.shape[-2:])
         plans = [_cheapest(*problem) for problem in zip(costs, r, c, strict=True)]
         return torch.stack(plans).view(g.shape).to(g)
+
+    def _size(self, x: Tensor) -> Tensor:
+        return largest(x.abs().sum(-1)).maximum(largest(x.abs().sum(-2)))
 
     def violation(self, x: Tensor) -> Tensor:
         if x.numel() == 0:
@@ -192,9 +197,38 @@ class _Plan:
         return both.mul_(self.w).add_(self.y).relu_()
 
     def solve(self, u: Tensor, v: Tensor, goal: float) -> tuple[Tensor, Tensor]:
-        """u and v, beyond those already in y, for which no sum is off by more than `goal`."""
+        """u and v, beyond those already in y, for which no sum is off by more than `goal`.
+
+        For a y far larger than the sums, line 9 is nearly a linear program: few elements of x are positive, and
+        Newton's method does not find them from afar. Then it solves for small multiples of y first. u and v grow with
+        y.
+        """
+        y, nothing, size = self.y, self.before, float(self.r.amax().maximum(self.c.amax()))
+        u, v, solved = self.newton(u, v, goal, AT_ONCE)
+        if solved:
+            return u, v
+        u, v = nothing
+        share = min(1.0, size / float(y.abs().amax()))
+        while share < 1:
+            self.y, self.before = share * y, nothing
+            u, v, _ = self.newton(u, v, max(goal, 1e-6 * size), MAX_NEWTON)
+            growth = min(GROWTH, 1 / share)
+            u, v, share = growth * (self.before[0] + u), growth * (self.before[1] + v), min(1.0, GROWTH * share)
+        self.y, self.before = y, nothing
+        u, v, solved = self.newton(u, v, goal, MAX_NEWTON)
+        if not solved:
+            x = self.at(u, v)
+            raise ValueError(
+                f"DoublyStochastic was not solved in {MAX_NEWTON} iterations: a sum is off by "
+                f"{_error(x.sum(-1) - self.r, x.sum(-2) - self.c):g}, where {goal:g} is asked for. Are there more than "
+                "twelve orders of magnitude in d or y?"
+            )
+        return u, v
+
+    def newton(self, u: Tensor, v: Tensor, goal: float, iterations: int) -> tuple[Tensor, Tensor, bool]:
+        """Better u and v, and whether no sum is off by more than `goal`."""
         full, last = True, math.inf
-        for _ in range(MAX_NEWTON):
+        for _ in range(iterations):
             # Where full steps are too long, new elements become positive one by one, and this would undo it.
             if full:
                 u, v = self.swept(u, v, goal)
@@ -202,12 +236,12 @@ class _Plan:
             rows, columns = x.sum(-1) - self.r, x.sum(-2) - self.c
             error = _error(rows, columns)
             if error <= goal or last / 2 <= error <= 10 * goal:  # or at the level of rounding errors
-                return u, v
+                return u, v, True
             last = error
             P = x.sign_().mul_(self.w)
             R, C = P.sum(-1), P.sum(-2)
             if error <= 1e-15 * _error(R * u, C * v):  # the rounding errors of u and v: go on from where x is
-                self.y.addcmul_(self.w, u[..., None] + v[..., None, :])
+                self.y = self.y.addcmul(self.w, u[..., None] + v[..., None, :])
                 self.before = self.before[0] + u, self.before[1] + v
                 u, v = torch.zeros_like(u), torch.zeros_like(v)
                 full = True
@@ -217,10 +251,7 @@ class _Plan:
                 u, v, full = torch.where(R == 0, above, u), torch.where(C == 0, beside, v), False
             else:
                 u, v, full = self.descended(P, u, v, rows, columns)
-        raise ValueError(
-            f"DoublyStochastic was not solved in {MAX_NEWTON} iterations: a sum is off by {error:g}, where {goal:g} is "
-            "asked for. Are there more than twelve orders of magnitude in d or y?"
-        )
+        return u, v, False
 
     def swept(self, u: Tensor, v: Tensor, goal: float) -> tuple[Tensor, Tensor]:
         """Minimise φ over u, then over v."""
