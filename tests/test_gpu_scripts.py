@@ -44,6 +44,13 @@ def check(name, of):
             assert by_four > single  # only scalars are loaded one by one
 
 
+def test_steps_with_sets_are_counted():
+    results = json.loads(gpu_kernels.RESULTS.read_text())["sets"]
+    assert set(results) == set(gpu_kernels.SETS)
+    for name in ("none", "`Halfspace(1, 1)`"):
+        assert gpu_kernels.counted_set(name) == results[name]
+
+
 @pytest.mark.slow
 def test_kernels_are_generated_compiled_and_interpreted(tmp_path):
     pytest.importorskip("triton", reason="comes with superadam[slow]")
