@@ -125,7 +125,9 @@ def methods():
         else:
             why = f"{'eagerly for matrices' if any(quick) else 'eagerly'}: {' and '.join(dict.fromkeys(reasons))}"
         by.setdefault(why, []).append(name)
-    rows = [f"| {why} | {len(names)} | {', '.join(f'`{name}`' for name in names)} |" for why, names in sorted(by.items())]
+    rows = [
+        f"| {why} | {len(names)} | {', '.join(f'`{name}`' for name in names)} |" for why, names in sorted(by.items())
+    ]
     return ["| how | methods | which |", "|---|---|---|", *rows]
 
 

@@ -36,6 +36,7 @@ OLDEST = ("2.6.0", "3.10")  # torch and Python of the lower bounds
 NEEDS = ["expecttest", "hypothesis", "mpmath", "numpy", "pytest", "pytest-xdist", "scikit-learn", "scipy"]
 # Not of the core: the command, pages and pictures, trainers, other packages.
 NOT_CORE = {
+    *("api_docs", "commands", "tutorials"),
     *("bench", "cli", "digits", "docs", "examples", "gpu_scripts", "pictures", "programs", "trainers", "types"),
     "versions_of_torch",
     *("matrix_packages", "zoo_packages", "zoo_packages_later"),

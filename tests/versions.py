@@ -1,9 +1,16 @@
 """What the torch that is installed lacks, for tests that need it. The library itself runs without."""
 
+import sys
+
 import pytest
 import torch
 
 from superadam._state.torch_versions import FSDP2_ON_CPUS as FSDP2_ON_CPUS
+
+if sys.version_info >= (3, 11):
+    import tomllib as tomllib
+else:
+    pass  # pytest brings it
 
 needs_grad_dtype = pytest.mark.skipif(
     not hasattr(torch.Tensor, "grad_dtype"), reason="this torch has gradients of the parameter's dtype only"

@@ -151,13 +151,17 @@ def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
     if kernel.run is None:
         return []
     numbers, weights = kernel.numbers(view), kernel.weights(view, gamma)
-    for i in which:
-        kernel.run(*kernel.tensors(view, i), *numbers, *weights[i])
+    # All arguments first: a kernel empties the cache, and Python is slow until its own data are back.
+    for args in [(*kernel.tensors(view, i), *numbers, *weights[i]) for i in which]:
+        kernel.run(*args)
     return which
 
 
 def _large(x: Tensor) -> bool:
-    return x.numel() > tiles.SMALL and (x.device.type == "cpu" or x.numel() % MULTIPLE == 0)
+    """Whether a call for this tensor alone is faster than its share of foreach calls. On a GPU the calls count more."""
+    if x.device.type == "cpu":
+        return x.numel() > tiles.SMALL // 8
+    return x.numel() > tiles.SMALL and x.numel() % MULTIPLE == 0
 
 
 class Compiled(Tiles):
@@ -186,7 +190,8 @@ class Compiled(Tiles):
         )
         left = list(range(len(view.params)))
         if usual and not measured and view.parts.elementwise(line_9=line_9):
-            large = [i for i, x in enumerate(view.params) if _large(x) and tiles.aligned(view, [i])]
+            aligned = view.aligned  # of all of them, which the layout remembers
+            large = [i for i, x in enumerate(view.params) if _large(x) and (aligned or tiles.aligned(view, [i]))]
             done = set(_call(line, view, large, gamma))
             left = [i for i in left if i not in done]
         if not left:
