@@ -98,7 +98,7 @@ def table(results):
 
 
 def ways(name):
-    """How a step of this method runs under torch.compile, for a matrix and a vector; and what speaks against kernels."""
+    """How a step of a matrix and a vector runs under torch.compile; and what speaks against kernels."""
     opt = create(name, [torch.zeros(4, 4, requires_grad=True), torch.zeros(4, requires_grad=True)])
     if opt.two_point:
         return None
