@@ -1,50 +1,160 @@
-"""The time of `torch.compile(opt.step)` beside that of torch's AdamW, compiled and fused, all in turns.
+"""The time of compiled steps beside that of torch's AdamW, compiled and fused, all in turns.
 
-python scripts/compiled_step.py [model]    # a model of `superadam bench`; default mlp
+python scripts/compiled_step.py [model …] [--rounds 30] [--write]
+
+The models are those of `superadam bench`: by default mlp, resnet18 and gpt2-small (12 GB of memory). All run with one
+thread, and times are of the processor's clock: what other programs do at the same time matters less. With τ = 1 a step
+is both of its halves. `--write` keeps the results in docs/data/compiled_step.json and makes the tables of
+docs/compatibility.md of them.
 """
 
+import argparse
+import datetime
+import gc
+import json
 import statistics
-import sys
 import time
+from pathlib import Path
 
 import torch
 
-from superadam import SuperAdam
+from superadam import SuperAdam, create, list_methods, matrices
+from superadam._step.tensors import compiled_step
+from superadam.bench.candidates import Candidate, Trial, gradients
 from superadam.bench.models import SHAPES
 
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, PAGE = ROOT / "docs" / "data" / "compiled_step.json", ROOT / "docs" / "compatibility.md"
+MARKS = "<!-- compiled_step.py -->", "<!-- end of compiled_step.py -->"
+MARKS_METHODS = "<!-- compiled_step.py, methods -->", "<!-- end of compiled_step.py, methods -->"
+MODELS = ("mlp", "resnet18", "gpt2-small")
+COMPILED, FUSED = "`torch.compile` of torch's AdamW", "torch's AdamW, fused"
 
-def parameters(model):
-    params = [torch.randn(shape).requires_grad_() for shape in SHAPES[model]()]
-    for p in params:
-        p.grad = torch.randn_like(p)
-    return params
+# What is built, and whether its step goes through torch.compile.
+STEPS = {
+    COMPILED: (lambda p: torch.optim.AdamW(p, lr=torch.tensor(1e-3)), True),
+    FUSED: (lambda p: torch.optim.AdamW(p, fused=True), False),
+    "case 1, τ = 0, `torch.compile` (torch's fused kernel)": (lambda p: SuperAdam(p, weight_decay=0.01), True),
+    "case 1, τ = 0, fused=False, `torch.compile`": (lambda p: SuperAdam(p, weight_decay=0.01, fused=False), True),
+    "Yogi, `torch.compile`": (lambda p: SuperAdam(p, matrix="Yogi"), True),
+    "Yogi": (lambda p: SuperAdam(p, matrix="Yogi"), False),
+    "case 1, τ = 1, `compile=True`": (lambda p: SuperAdam(p, tau=1.0, compile=True), False),
+    "case 4a, τ = 1, `compile=True`": (
+        lambda p: SuperAdam(p, tau=1.0, matrix=matrices.Belief(), compile=True),
+        False,
+    ),
+}
 
 
-def main(model="mlp", rounds=60):
-    torch.set_num_threads(1)
-    adamw = torch.optim.AdamW
-    steps = {
-        "torch.optim.AdamW, compiled": torch.compile(adamw(parameters(model), lr=torch.tensor(1e-3)).step),
-        "torch.optim.AdamW, fused": adamw(parameters(model), fused=True).step,
-        "case 1, compiled (torch's fused kernel)": torch.compile(SuperAdam(parameters(model), weight_decay=0.01).step),
-        "case 1, fused=False, compiled": torch.compile(
-            SuperAdam(parameters(model), weight_decay=0.01, fused=False).step
-        ),
-        "Yogi, compiled": torch.compile(SuperAdam(parameters(model), matrix="Yogi").step),
-        "Yogi": SuperAdam(parameters(model), matrix="Yogi").step,
-    }
-    times = {name: [] for name in steps}
-    for n in range(rounds + 3):
-        for name, step in steps.items():
+def milliseconds(model, rounds, names=tuple(STEPS), warm_up=4):
+    """The times of each step in each round. All trials work on the same x, so that more fit into the memory."""
+    given, trials = gradients(SHAPES[model]()), {}
+    for name in names:
+        build, through = STEPS[name]
+        trial = trials[name] = Trial(Candidate(name, "", build), given)
+        for p, first in zip(trial.params, trials[names[0]].params, strict=True):
+            p.data = first.data
+        if through:
+            trial.step = torch.compile(trial.step)
+    times = {name: [] for name in names}
+    for n in range(rounds + warm_up):
+        for name, trial in trials.items():
             start = time.process_time()
-            step()
-            if n >= 3:  # the first ones compile
+            trial.step()
+            if n >= warm_up:  # the first ones compile
                 times[name].append(1e3 * (time.process_time() - start))
-    base = statistics.median(times["torch.optim.AdamW, compiled"])
-    print(f"| step, {model}, one thread | median, ms of CPU time | over torch.compile of AdamW's |\n|---|---|---|")
-    for name, values in times.items():
-        print(f"| {name} | {statistics.median(values):.2f} | {statistics.median(values) / base:.2f} |")
+    return times
+
+
+def measured(models, rounds):
+    found = {}
+    for model in models:
+        times = milliseconds(model, rounds)
+        found[model] = {
+            "parameters": sum(torch.Size(shape).numel() for shape in SHAPES[model]()),
+            "steps": {name: {"median_ms": statistics.median(t), "minimum_ms": min(t)} for name, t in times.items()},
+        }
+        torch._dynamo.reset()
+        gc.collect()
+    return found
+
+
+def table(results):
+    """One row for each step, two columns for each model."""
+    models = results["models"]
+    heads = [f"{name} ({of['parameters'] / 1e6:.3g} M): ms | ÷ compiled AdamW | ÷ fused" for name, of in models.items()]
+    lines = ["| step | " + " | ".join(heads) + " |", "|---|" + 3 * len(models) * "---|"]
+    for name in STEPS:
+        cells = []
+        for of in models.values():
+            took, *bases = (of["steps"][n]["median_ms"] for n in (name, COMPILED, FUSED))
+            cells += [f"{took:.3g}", *(f"{took / base:.2f}" for base in bases)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    said = f"`{results['command']}`, torch {results['torch']}, {results['date']}, one thread, medians of "
+    return [f"{said}{results['rounds']} interleaved steps, of the processor's clock:", "", *lines]
+
+
+# ----------------------------------------------------------------------------------------------- methods and their ways
+
+
+def ways(name):
+    """How a step of a matrix and a vector runs under torch.compile; and what speaks against kernels."""
+    opt = create(name, [torch.zeros(4, 4, requires_grad=True), torch.zeros(4, requires_grad=True)])
+    if opt.two_point:
+        return None
+    token = compiled_step.set(True)
+    try:
+        said = opt.ways()
+    finally:
+        compiled_step.reset(token)
+    heads = [line.split(": ", 1)[1] for line in said if not line.startswith(" ")]
+    reasons = [line.split(": ", 1)[1] for line in said if line.startswith("  not compiled: ")]
+    return heads, reasons
+
+
+def methods():
+    """The list of the page: the zoo's methods with one gradient per batch, by how they run."""
+    by = {}
+    for name in list_methods():
+        if (found := ways(name)) is None:
+            continue
+        heads, reasons = found
+        quick = [head == "compiled" or head.startswith("torch's fused") for head in heads]
+        if all(quick):
+            why = "our kernels" if "compiled" in heads else "torch's fused kernels"
+        else:
+            why = f"{'eagerly for matrices' if any(quick) else 'eagerly'}: {' and '.join(dict.fromkeys(reasons))}"
+        by.setdefault(why, []).append(name)
+    rows = [
+        f"| {why} | {len(names)} | {', '.join(f'`{name}`' for name in names)} |" for why, names in sorted(by.items())
+    ]
+    return ["| how | methods | which |", "|---|---|---|", *rows]
+
+
+def write(marks, lines):
+    begin, end = marks
+    text = PAGE.read_text()
+    before, after = text.split(begin)[0], text.split(end)[1]
+    PAGE.write_text("\n".join([f"{before}{begin}", "", *lines, "", f"{end}{after}"]))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", default=MODELS, choices=list(SHAPES), metavar="model")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    command = " ".join(["python scripts/compiled_step.py", *options.models, f"--rounds {options.rounds}"])
+    results = {"command": command, "date": f"{datetime.date.today():%Y-%m-%d}", "torch": torch.__version__}
+    results |= {"rounds": options.rounds, "models": measured(options.models, options.rounds)}
+    lines = table(results)
+    print("\n".join(lines))
+    if options.write:
+        RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        write(MARKS, lines)
+        write(MARKS_METHODS, methods())
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,35 +1,55 @@
-"""The core's tests with several versions of torch and Python. `make test-versions` calls this.
+"""The tests with several versions of torch, of Python, and of what the extras need. `make test-versions` calls this.
 
 python scripts/test_versions.py [--cache FOLDER] [--versions 2.6.0 2.9.1@3.12 …] [--jobs N] [-- options of pytest]
+python scripts/test_versions.py --lowest [lab trainers …]
 
 For each version an environment is created in the cache folder (several GB: the registry's torch has the CUDA
-libraries), the wheel of this repository is installed beside that torch, as a user would, and the tests of the core are
-run with it. What cannot be installed is skipped, with a message. Results go to docs/data/versions.json, and from there
-into the table of docs/compatibility.md; rows of other versions stay as they are.
+libraries). The wheel of this repository is installed beside that torch, as a user would, and used (`pip check`, the
+quick start of the README, `superadam --version`). Then come the tests of the core. What cannot be installed is skipped,
+with a message. Results go to docs/data/versions.json, and from there into the tables of docs/compatibility.md; rows of
+other versions stay as they are.
+
+`--lowest` makes an environment for each extra, with the oldest torch and each direct requirement at its lower bound,
+and runs the tests of that extra.
 """
 
 import argparse
 import datetime
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ET
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "docs" / "data" / "versions.json", ROOT / "docs" / "compatibility.md"
-BEGIN, END = "<!-- test_versions.py -->", "<!-- end of test_versions.py -->"
-DEFAULT = ["2.6.0", "2.9.1", "2.15.0", "2.6.0@3.10", "2.15.0@3.13"]
+MARKS = "<!-- test_versions.py -->", "<!-- end of test_versions.py -->"
+MARKS_LOWEST = "<!-- test_versions.py --lowest -->", "<!-- end of test_versions.py --lowest -->"
+DEFAULT = ["2.6.0@3.10", "2.9.1@3.12", "2.15.0@3.13"]
+OLDEST = ("2.6.0", "3.10")  # torch and Python of the lower bounds
 # What the core's tests import; numpy because torch warns without it.
 NEEDS = ["expecttest", "hypothesis", "mpmath", "numpy", "pytest", "pytest-xdist", "scikit-learn", "scipy"]
 # Not of the core: the command, pages and pictures, trainers, other packages.
 NOT_CORE = {
+    *("api_docs", "commands", "tutorials"),
     *("bench", "cli", "digits", "docs", "examples", "gpu_scripts", "pictures", "programs", "trainers", "types"),
+    "versions_of_torch",
     *("matrix_packages", "zoo_packages", "zoo_packages_later"),
 }
 COUNTS = ("passed", "failed", "skipped")
+# The tests of each extra. Those of postgres that need a server are skipped without one.
+EXTRAS = {
+    "lab": ["tests/lab", "tests/test_cli.py", "tests/test_digits.py", "tests/test_pictures.py"],
+    "postgres": ["tests/lab/test_passwords.py", "tests/lab/test_compare_engine.py"],
+    "tensorboard": ["tests/test_monitor.py", "tests/lab/test_lab_runs.py"],
+    "trainers": ["tests/test_trainers.py", "tests/test_programs.py", "tests/lab/test_trainers_tasks.py"],
+    "docs": ["tests/test_api_docs.py", "tests/test_tutorials.py"],
+}
 
 
 def core():
@@ -52,10 +72,8 @@ def interpreter(version):
     return str(found[-1]) if found else shutil.which(f"python{version}")
 
 
-def built(cache):
+def built(folder):
     """The wheel of this repository."""
-    folder = cache / "wheel"
-    shutil.rmtree(folder, ignore_errors=True)
     if run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT):
         sys.exit("The wheel could not be built.")
     (wheel,) = folder.glob("superadam-*.whl")
@@ -64,7 +82,19 @@ def built(cache):
 
 def environment(cache, torch, python, wheel):
     """The interpreter of an environment with this torch and the wheel, or why there is none."""
-    folder = cache / f"torch-{torch}-python-{python}"
+    inside, why_not = empty(cache / f"torch-{torch}-python-{python}", python)
+    if inside is None:
+        return None, why_not
+    pip = (inside, "-m", "pip", "install", "--quiet")
+    if run(*pip, "--force-reinstall", "--no-deps", wheel) or run(*pip, wheel, f"torch=={torch}"):
+        return None, f"the wheel and torch {torch} could not be installed"
+    if not works(inside):
+        return None, "the wheel does not work there"
+    return (None, "what the tests need could not be installed") if run(*pip, *NEEDS) else (inside, None)
+
+
+def empty(folder, python):
+    """The interpreter of an environment; a new one has nothing in it."""
     inside = folder / "bin" / "python"
     if not inside.exists():
         base = interpreter(python)
@@ -72,18 +102,51 @@ def environment(cache, torch, python, wheel):
             return None, f"there is no Python {python} here"
         if run(base, "-m", "venv", folder):
             return None, "no environment could be created"
-    pip = (inside, "-m", "pip", "install", "--quiet")
-    if run(*pip, f"torch=={torch}", *NEEDS):
-        return None, f"torch {torch} could not be installed"
-    if run(*pip, "--force-reinstall", "--no-deps", wheel) or run(*pip, wheel):
-        return None, "the wheel could not be installed"
     return inside, None
 
 
-def tested(python, report, jobs, options):
+def works(python):
+    """Whether what is installed is consistent, the quick start of the README runs, and so does the command."""
+    snippet = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.M | re.S).group(1)
+    with tempfile.TemporaryDirectory() as away:
+        in_order = ("-m", "pip", "check"), ("-I", "-c", snippet)
+        return not (
+            any(run(python, *what, cwd=away) for what in in_order) or run(python.parent / "superadam", "--version")
+        )
+
+
+def lowest(wheel, extra):
+    """The direct requirements of an extra, each at its lower bound."""
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+        text = archive.read(metadata).decode()
+    found = re.findall(rf"^Requires-Dist: ([\w.\[\]-]+).*>=([\w.]+).*; extra == '{extra}'$", text, flags=re.M)
+    return [f"{name}=={version}" for name, version in found]
+
+
+def environment_of_extra(cache, extra, wheel):
+    """Like `environment`. The oldest torch is that of its own environment, which a .pth file adds to the path."""
+    torch, python = OLDEST
+    base = cache / f"torch-{torch}-python-{python}" / "bin" / "python"
+    if not base.exists():
+        base, why_not = environment(cache, torch, python, wheel)
+        if base is None:
+            return None, why_not
+    inside, why_not = empty(cache / f"lowest-{extra}-python-{python}", python)
+    if inside is None:
+        return None, why_not
+    site = f"lib/python{python}/site-packages"
+    (inside.parent.parent / site / "torch.pth").write_text(f"{base.parent.parent / site}\n")
+    pip = (inside, "-m", "pip", "install", "--quiet")
+    if run(*pip, "--force-reinstall", "--no-deps", wheel) or run(*pip, *lowest(wheel, extra), "pytest", "pytest-xdist"):
+        return None, "the lower bounds could not be installed together"
+    return (inside, None) if works(inside) else (None, "they do not fit together")
+
+
+def tested(python, report, files, jobs, options):
     """The counts of the tests, and the reasons of those that were skipped."""
     run(
-        *(python, "-m", "pytest", *core(), "-q", "-m", "not slow", "-n", jobs, "-p", "no:cacheprovider"),
+        *(python, "-m", "pytest", *files, "-q", "-m", "not slow", "-n", jobs, "-p", "no:cacheprovider"),
         *(f"--junitxml={report}", *options),
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""},
@@ -97,58 +160,77 @@ def tested(python, report, jobs, options):
     return (len(cases) - failed - len(skipped), failed, len(skipped)), reasons
 
 
-def key(row):
-    return [int(part) for part in f"{row['torch']}.{row['python']}".split(".")]
+def order(row):
+    return row.get("extra", ""), [int(part) for part in f"{row['torch']}.{row['python']}".split(".")]
 
 
-def write_page(rows):
-    head = ["| torch | Python | passed | failed | skipped | date | command |", "|---|---|---|---|---|---|---|"]
-    table = [
-        f"| {row['torch']} | {row['python']} | {row['passed']} | {row['failed']} | {row['skipped']} | {row['date']} | "
-        f"`{row['command']}` |"
-        for row in rows
-    ]
-    reasons = {reason: None for row in rows for reason in row["reasons"]}
+def tables(rows):
+    """The lines of the two tables: versions of torch, lower bounds."""
+    versions = [row for row in rows if "extra" not in row]
+    bounds = [row for row in rows if "extra" in row]
+    head = "| torch | Python | passed | failed | skipped | date | command |\n|---|---|---|---|---|---|---|"
+    lines = [head, *(cells(row, "torch", "python", *COUNTS, "date") for row in versions)]
+    reasons = {reason: None for row in versions for reason in row["reasons"]}
     why = ["", "Skipped, by the reason that the tests give:", "", *(f"- {reason}" for reason in reasons)]
+    head = "| extra | installed | passed | failed | skipped | date | command |\n|---|---|---|---|---|---|---|"
+    lower = [head, *(cells(row, "extra", "installed", *COUNTS, "date") for row in bounds)]
+    return [*lines, *(why if reasons else [])], lower
+
+
+def cells(row, *names):
+    return f"| {' | '.join(str(row[name]) for name in names)} | `{row['command']}` |"
+
+
+def write(row):
+    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    rows = sorted([old for old in rows if order(old) != order(row)] + [row], key=order)
+    RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     text = PAGE.read_text()
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    lines = "\n".join([*head, *table, *(why if reasons else [])])
-    PAGE.write_text(f"{before}{BEGIN}\n\n{lines}\n\n{END}{after}")
+    for (begin, end), lines in zip((MARKS, MARKS_LOWEST), tables(rows), strict=True):
+        before, after = text.split(begin)[0], text.split(end)[1]
+        text = "\n".join([f"{before}{begin}", "", *lines, "", f"{end}{after}"])
+    PAGE.write_text(text)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "superadam" / "versions")
     parser.add_argument("--versions", nargs="+", default=DEFAULT, help="torch, or torch@Python; Python 3.11 if none")
+    parser.add_argument("--lowest", nargs="*", choices=list(EXTRAS), help="lower bounds of these extras, or of all")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("pytest", nargs="*", help="after --: options of pytest")
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
-    wheel, failed = built(options.cache), False
-    for version in options.versions:
-        torch, _, python = version.partition("@")
-        python = python or "3.11"
-        inside, why_not = environment(options.cache, torch, python, wheel)
+    wheel, failed = built(Path(tempfile.mkdtemp(dir=options.cache, prefix="wheel-"))), False
+    more = ["--", *options.pytest] if options.pytest else []
+    for what in options.versions if options.lowest is None else options.lowest or EXTRAS:
+        if options.lowest is None:
+            torch, _, python = what.partition("@")
+            row, files = {"torch": torch, "python": python or "3.11"}, core()
+            inside, why_not = environment(options.cache, **row, wheel=wheel)
+            name, flag = f"torch-{torch}-python-{row['python']}", "--versions"
+        else:
+            row = {"extra": what, **dict(zip(("torch", "python"), OLDEST, strict=True))}
+            row["installed"] = ", ".join(lowest(wheel, what)).replace("==", " ")
+            files, name, flag = EXTRAS[what], f"lowest-{what}", "--lowest"
+            inside, why_not = environment_of_extra(options.cache, what, wheel)
         if inside is None:
-            print(f"torch {torch}, Python {python}: skipped, {why_not}.", flush=True)
+            print(f"{name}: skipped, {why_not}.", flush=True)
+            failed |= options.lowest is not None
             continue
-        report = options.cache / f"torch-{torch}-python-{python}.xml"
+        report = options.cache / f"{name}.xml"
         report.unlink(missing_ok=True)
-        counts, reasons = tested(inside, report, options.jobs, options.pytest)
+        counts, reasons = tested(inside, report, files, options.jobs, options.pytest)
         if counts is None:
-            print(f"torch {torch}, Python {python}: the tests did not run.", flush=True)
+            print(f"{name}: the tests did not run.", flush=True)
             failed = True
             continue
-        rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-        more = ["--", *options.pytest] if options.pytest else []
-        command = " ".join(["python scripts/test_versions.py --versions", version, *more])
-        row = {"torch": torch, "python": python, **dict(zip(COUNTS, counts, strict=True)), "reasons": reasons}
-        row |= {"date": f"{datetime.date.today():%Y-%m-%d}", "command": command}
-        rows = [old for old in rows if key(old) != key(row)] + [row]
-        RESULTS.write_text(json.dumps(sorted(rows, key=key), indent=1, ensure_ascii=False) + "\n")
-        write_page(sorted(rows, key=key))
+        row |= {**dict(zip(COUNTS, counts, strict=True)), "reasons": reasons}
+        row |= {"date": f"{datetime.date.today():%Y-%m-%d}"}
+        row |= {"command": " ".join(["python scripts/test_versions.py", flag, what, *more])}
+        write(row)
         failed |= counts[1] > 0
-        print(f"torch {torch}, Python {python}: {dict(zip(COUNTS, counts, strict=True))}", flush=True)
+        print(f"{name}: {dict(zip(COUNTS, counts, strict=True))}", flush=True)
     sys.exit(failed)
 
 

@@ -51,9 +51,9 @@ The columns of the table:
   the iterate if the method has them. Options at their default values are left out.
 - **lr**: the default learning rate. It [trains](choosing.md#what-the-defaults-do).
 - **gradients**: gradients per batch.
-- **state**: numbers that are kept for each parameter of a 512 × 512 matrix, 4 bytes each. AdamW keeps 2. The buffer g
-  counts, also where it only holds the newest gradient. [`state_dtype`](scale.md#state-in-bfloat16) makes g and a
-  diagonal H_t half as large.
+- **state**: bytes that are kept for each float32 parameter of a 512 × 512 matrix. AdamW keeps 8. The buffer g counts,
+  also where it only holds the newest gradient. In brackets: with
+  [`state_dtype=torch.bfloat16`](scale.md#state-in-bfloat16).
 - **step**: time of a step divided by that of torch's fused AdamW. Both are medians on ResNet-18, from `superadam bench`
   ([Performance](performance.md)). A dash: not measured.
 - **options**: those of the builder. Every builder also takes the options of `SuperAdam`, which replace the parts of its
@@ -221,12 +221,15 @@ def untested():
 
 
 def state(name):
-    """Numbers that are kept for each parameter of a matrix."""
-    x = torch.zeros(512, 512, requires_grad=True)
-    opt = zoo.create(name, [x])
-    opt.init_state()
-    held = sum(value.numel() for value in opt.state[x].values() if isinstance(value, torch.Tensor))
-    return f"{held / x.numel():.2g}"
+    """Bytes that are kept for each parameter of a matrix, and in brackets with a bfloat16 state."""
+
+    def held(**options):
+        x = torch.zeros(512, 512, requires_grad=True)
+        opt = zoo.create(name, [x], **options)
+        opt.init_state()
+        return f"{sum(t.nbytes for t in opt.state[x].values() if isinstance(t, torch.Tensor)) / x.numel():.2g}"
+
+    return f"{held()} ({held(state_dtype=torch.bfloat16)})"
 
 
 def times():

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import tomllib
 import torch
 from typer.testing import CliRunner
 
 import superadam_command
 from superadam import bench, cli, zoo
 from superadam.bench import models, startup
+from versions import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORT = {"rounds": 1} | {

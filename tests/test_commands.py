@@ -9,11 +9,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-import tomllib
 import typer
 
 from superadam import cli
 from superadam.lab.tasks import TASKS
+from versions import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

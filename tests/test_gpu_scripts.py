@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gpu_check
 import gpu_kernels
 import pytest
 
@@ -44,6 +45,13 @@ def check(name, of):
             assert by_four > single  # only scalars are loaded one by one
 
 
+def test_steps_with_sets_are_counted():
+    results = json.loads(gpu_kernels.RESULTS.read_text())["sets"]
+    assert set(results) == set(gpu_kernels.SETS)
+    for name in ("none", "`Halfspace(1, 1)`"):
+        assert gpu_kernels.counted_set(name) == results[name]
+
+
 @pytest.mark.slow
 def test_kernels_are_generated_compiled_and_interpreted(tmp_path):
     pytest.importorskip("triton", reason="comes with superadam[slow]")
@@ -66,6 +74,33 @@ def test_kernels_are_generated_compiled_and_interpreted(tmp_path):
     assert [results[name]["launches"] for name in names] == [2, 1, 1]
 
 
+@pytest.mark.parametrize("name", ["case 1", "case 1, simplex", "case 1, halfspace"])
+def test_replays_are_steps(name):
+    """The comparison sees a graph that leaves out steps, and nothing else."""
+    options = gpu_check.CAPTURED[name]
+
+    def every_other(step):
+        calls = iter(range(10**6))
+        return gpu_check.Replayed(lambda: step() if next(calls) % 2 else None)
+
+    def line(capture):
+        return gpu_check.compared(
+            name,
+            lambda: gpu_check.replayed(options, "cpu", capture),
+            lambda: gpu_check.replayed(options, "cpu", gpu_check.without_graph),
+        )
+
+    assert " ok " in line(gpu_check.without_graph)
+    assert "DIFFERENT" in line(every_other)
+
+
+def test_without_a_gpu_the_check_says_so():
+    done = subprocess.run([sys.executable, SCRIPTS / "gpu_check.py"], check=False, capture_output=True, text=True)
+    if done.returncode == 0:
+        pytest.skip("there is a GPU")
+    assert "torch finds no CUDA device here" in done.stderr
+
+
 @pytest.mark.slow  # kernels for the CPU are made
 def test_the_check_for_gpus_runs_on_a_cpu():
     command = [sys.executable, SCRIPTS / "gpu_check.py", "--device", "cpu", "--parameters", "1048576"]
@@ -73,10 +108,11 @@ def test_the_check_for_gpus_runs_on_a_cpu():
     assert done.returncode == 0, done.stderr
     rows = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
     compared = [row for row in rows if "AdamW" not in row]
-    assert len(compared) > 15
+    assert len(compared) > 30
     assert all(re.search(r": \d\.\de[+-]\d+ ok", row) for row in compared), done.stdout
     made = {row.split(":")[0]: int(re.search(r"(\d+) kernels", row)[1]) for row in compared if "compile=True" in row}
     assert all(made.values()), made
     assert len(made) == 4
+    assert sum(row.startswith("graph: ") for row in compared) == len(gpu_check.CAPTURED)
     assert sum("× AdamW fused" in row for row in rows) >= 9
     assert not re.search("Error|DIFFERENT", done.stdout), done.stdout

@@ -17,6 +17,7 @@ from superadam._state.phases import BETWEEN, PENDING, START
 from superadam._state.plans import GroupPlan, layers_of, options_of, warn_of_unmatched_names
 from superadam._state.sharding import joined, local
 from superadam._state.sharding import objection as sharding_objection
+from superadam._state.torch_versions import check_fsdp2
 from superadam._step.tensors import gamma_of, real, state_dtype
 from superadam._step.view import State
 from superadam.matrices import Matrix
@@ -47,6 +48,7 @@ class ComposedOptimizer(Optimizer):
         self._inside: list[ConvexSet | None] = []  # the sets that the parameters of each group have been put into
         self._within: dict[Tensor, tuple[Tensor, Tensor]] = {}  # q and x_t - x_{t-1}, between the gradients of a batch
         if isinstance(params, nn.Module):
+            check_fsdp2(params.modules())
             self.protect(params)
             named, layers = list(params.named_parameters()), layers_of(params)
             params = [{"params": named, "param_layers": [layers[p] for _, p in named]}] if named else []

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from superadam._state.sharding import gathered, is_dtensor, joined, local, sharding, share
+from superadam._state.torch_versions import dimension_to_cut
 from superadam._step.tensors import real, state_dtype
 
 if TYPE_CHECKING:
@@ -266,10 +267,7 @@ def saved(factor: Tensor, p: Tensor, place: Place) -> Tensor:
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     mesh, cut = sharding(p)  # type: ignore[misc]
-    # full_tensor() cuts off what was added to parts of unequal size, which leaves gaps, unless by the first dimension;
-    # torch 2.9 sends such a tensor from rank 0 with its gaps.
-    even = [d for d, size in enumerate(shape) if size % place.group.size() == 0]
-    dim = max(even, key=shape.__getitem__) if even else next((d for d, size in enumerate(shape) if size > 1), 0)
+    dim = dimension_to_cut(shape, place.group.size())
     part = _piece(whole, dim, *_chunk(shape[dim], place.group.size(), place.group.rank())).clone()
     placements = [Shard(dim) if i in cut else Replicate() for i in range(mesh.ndim)]
     return DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=whole.stride())

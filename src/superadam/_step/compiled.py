@@ -152,8 +152,9 @@ def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
     if kernel.run is None:
         return []
     numbers, weights = kernel.numbers(view), kernel.weights(view, gamma)
-    for i in which:
-        kernel.run(*kernel.tensors(view, i), *numbers, *weights[i])
+    # All arguments first: a kernel empties the cache, and Python is slow until its own data are back.
+    for args in [(*kernel.tensors(view, i), *numbers, *weights[i]) for i in which]:
+        kernel.run(*args)
     return which
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from superadam._state.torch_versions import cannot_run_channels_last
 from superadam.lab import data
 from superadam.lab.data import ImageFiles, Images, Tokens
 from superadam.lab.data.batching import ALL, Share, share
@@ -145,14 +146,6 @@ def _eighth(n: int, bounds: tuple[int, int]) -> int:
     return min(max(n // 8, bounds[0]), bounds[1])
 
 
-def _crashes(layer: nn.Module) -> bool:
-    """Whether torch 2.13 crashes in this layer's gradient, with the channels last, on processors without AVX-512:
-    a 1 × 1 convolution with a stride and few channels, as in a narrow ResNet."""
-    return (
-        isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1) and layer.stride > (1, 1) and layer.in_channels < 8
-    )
-
-
 class Classification(Workload):
     """Cross-entropy of images. Of the training set, a fixed part is measured: `measured` images at the most."""
 
@@ -171,7 +164,8 @@ class Classification(Workload):
         self.part = some(images["train"], _eighth(len(images["train"]), FULL))
         self.augment = augment
         # Convolutions take a quarter less time with the channels last.
-        self.format = torch.contiguous_format if any(map(_crashes, model.modules())) else torch.channels_last
+        crashes = any(map(cannot_run_channels_last, model.modules()))
+        self.format = torch.contiguous_format if crashes else torch.channels_last
         if isinstance(images["train"], ImageFiles):
             self.workers = os.cpu_count() or 1
 

@@ -1,0 +1,65 @@
+"""What differs between versions of torch, and the pages and results about it."""
+
+import json
+
+import pytest
+import test_versions as script
+import torch
+from torch import nn
+
+from superadam._state import torch_versions
+
+
+def test_fsdp2_on_a_cpu_names_the_torch_that_it_needs():
+    class FSDPModule:
+        """What FSDP2 adds to a module's bases."""
+
+    class Sharded(FSDPModule, nn.Linear):
+        pass
+
+    whole = nn.Sequential(nn.Linear(2, 2))
+    sharded = nn.Sequential(Sharded(2, 2))
+    torch_versions.check_fsdp2(sharded.modules(), able=True)
+    torch_versions.check_fsdp2(whole.modules(), able=False)
+    with pytest.raises(RuntimeError, match=r"needs torch 2\.7 or newer, and this is"):
+        torch_versions.check_fsdp2(sharded.modules(), able=False)
+    torch_versions.check_fsdp2(sharded.to("meta").modules(), able=False)  # another device
+
+
+@pytest.mark.parametrize(("shape", "parts", "dim"), [((6, 4), 2, 0), ((3, 4), 2, 1), ((4, 8), 4, 1), ((1, 5), 2, 1)])
+def test_parts_are_of_equal_size_where_that_can_be(shape, parts, dim):
+    assert torch_versions.dimension_to_cut(torch.Size(shape), parts) == dim
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+
+
+def test_the_tables_are_those_of_the_results():
+    page, rows = script.PAGE.read_text(), json.loads(script.RESULTS.read_text())
+    for (begin, end), lines in zip((script.MARKS, script.MARKS_LOWEST), script.tables(rows), strict=True):
+        assert page.split(begin)[1].split(end)[0].strip() == "\n".join(lines)
+
+
+def test_no_test_failed_with_any_version():
+    rows = json.loads(script.RESULTS.read_text())
+    assert {(row["torch"], row["python"]) for row in rows if "extra" not in row} >= {
+        tuple(version.split("@")) for version in script.DEFAULT
+    }
+    assert {row["extra"] for row in rows if "extra" in row} == set(script.EXTRAS)
+    assert [row for row in rows if row["failed"]] == []
+    assert all(row["passed"] > 0 for row in rows)
+
+
+def test_lower_bounds_are_those_of_the_wheel(tmp_path):
+    import zipfile
+
+    text = (
+        "Requires-Dist: torch>=2.6\n"
+        "Requires-Dist: rich>=13.9; extra == 'lab'\n"
+        "Requires-Dist: heavyball<4,>=3.2; extra == 'lab'\n"
+        "Requires-Dist: psycopg[binary]>=3.2; extra == 'postgres'\n"
+    )
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
+        wheel.writestr("a.dist-info/METADATA", text)
+    assert script.lowest(tmp_path / "a.whl", "lab") == ["rich==13.9", "heavyball==3.2"]
+    assert script.lowest(tmp_path / "a.whl", "postgres") == ["psycopg[binary]==3.2"]
