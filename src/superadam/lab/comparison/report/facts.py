@@ -53,6 +53,7 @@ SAID = (
     "halving",
     "sizes",
     "dimensions",
+    "forecast",
 )
 """Fields of the plan that have a text of their own."""
 EQUAL = {
