@@ -26,7 +26,7 @@ SAFETY, STARTUP = 1.3, 15.0  # workers get in each other's way; seconds until th
 LATE = 1.3  # the machine may become so many times slower still: trials and the fewest seeds, which all stay, will fit
 MOST = 20  # seeds
 TRIALS, MOST_TRIALS = 1.8, 18  # for each seed; in all
-TUNING, MOST_TUNING = 0.02, 0.3
+TUNING, MOST_TUNING = 0.03, 0.25
 """What tuning on one seed adds to the variance of a method's loss, as a part of a run's own variance: for each trial, and
 at most. How the loss depends on the learning rate is not known before the runs. These values are near the middle of
 what simulations give (`tests/lab/test_timing.py`)."""
