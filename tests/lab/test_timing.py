@@ -15,6 +15,7 @@ from superadam.lab import tasks
 from superadam.lab.comparison import chance, engine, power, timing
 from superadam.lab.comparison.jobs import Job
 from superadam.lab.comparison.judging import judged
+from superadam.lab.comparison.leaderboard.board import Board
 from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.statistics import analyse
 from superadam.lab.comparison.timing import Pilot
@@ -103,8 +104,9 @@ def test_forecast_and_report_say_within_that_factor_which_difference_has_a_verdi
     """With noisy tuning, by the outcomes that are printed, and not by p alone."""
     study = plan(FOUR, trials=trials, report_seeds=list(range(seeds)), **more)
     truth, said = detected(study, noise)
-    assert near(forecasts(study, noise), truth) >= 90
-    assert near(said, truth) >= 80
+    assert near(forecasts(study, noise), truth) >= 85
+    assert near(said, truth) >= 65  # three seeds alone say little of their own spread
+    assert 1 / 1.25 < np.median(said) / truth < 1.25
 
 
 def test_tuning_noise_sets_a_limit_that_more_seeds_do_not_lower():
@@ -266,10 +268,44 @@ def test_runs_of_an_earlier_comparison_are_taken_where_they_would_be_the_same(tm
     again = compared(tmp_path, "again", reuse=[tmp_path / "first"])
     assert numbers(again) == numbers(first)
     assert again.environment["reused"] == [str(tmp_path / "first")]
+    assert any(f"{len(first.records)} of {len(first.records)} runs were taken" in c for c in verdict(again).cautions)
     monkeypatch.undo()
     more = compared(tmp_path, "more", [*METHODS, "adam"], seeds=3, reuse=[tmp_path / "first"])
     fresh = compared(tmp_path, "fresh", [*METHODS, "adam"], seeds=3)
     assert numbers(more) == numbers(fresh)
+
+
+@pytest.mark.slow  # worker processes
+def test_an_embedded_task_takes_runs_of_the_folders_beside_it_by_default(tmp_path, monkeypatch):
+    few = {"scale": "tiny", "trials": 2, "seeds": 3, "budget_evals": 8, "jobs": 1}
+    first = lab.compare(["digits-mlp"], ["adam"], out=tmp_path / "first", **few)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "results.json").write_text("[")
+    monkeypatch.setattr(engine, "Workers", no_workers)
+    again = lab.compare(["digits-mlp"], ["adam"], out=tmp_path / "again", **few)
+    assert numbers(again) == numbers(first)
+    assert again.environment["reused"] == [str(tmp_path / "first")]
+    with pytest.raises(ValueError, match="holds runs of other comparisons, whose seconds are not known here"):
+        lab.compare(["digits-mlp"], ["adam"], out=tmp_path / "again", equal=["seconds"], **few)
+    monkeypatch.undo()
+    fresh = lab.compare(["digits-mlp"], ["adam"], out=tmp_path / "fresh", no_reuse=True, **few)
+    assert numbers(fresh) == numbers(first)
+    assert "reused" not in fresh.environment
+
+
+def test_seconds_of_reused_runs_are_in_no_ratio_profile_or_score():
+    results = carried_out(plan(["adamw", "a"], report_seeds=[0, 1, 2]), {})
+    for r in results.records:
+        if r.method == "adamw":
+            r.rows = [{**row, "seconds": None} for row in r.rows]
+    found = analyse(results)
+    assert set(found.tasks["task"].comparisons["a"].times) == {"gradient_evaluations"}
+    assert found.profiles["seconds"] == {"adamw": [], "a": []}
+    assert len(found.profiles["gradient_evaluations"]["a"]) == 3
+    assert any("their seconds are left out" in c.lower() for c in verdict(results).cautions)
+    results.environment |= {"days": [], "notes": [], "made": {}}
+    board = Board.of(results)
+    assert all(math.isnan(row.scores["seconds"]) and row.scores["gradient_evaluations"] >= 0 for row in board.rows)
 
 
 class no_workers(engine.Workers):  # noqa: N801
@@ -292,13 +328,45 @@ def test_runs_of_other_code_or_other_rules_are_not_taken(tmp_path):
     def found(study=study, **environment):
         return Reusable([tmp_path], study, {**results.environment, **environment}).of(job)
 
-    assert found().rows == results.records[0].rows
+    assert found().rows == [{**row, "seconds": None} for row in results.records[0].rows]
     for other in ({"code": "two"}, {"torch": "3"}, {"cpu": "another"}):
         assert found(**other) is None
     for other in ({"decay": "none"}, {"budget_evals": {"task": 7}}, {"task_digest": "x"}):
         assert found(dataclasses.replace(study, **other)) is None
     with pytest.raises(ValueError, match="holds no comparison to reuse"):
         Reusable([tmp_path / "none"], study, {})
+    timed = dataclasses.replace(study, budgets=["gradients", "seconds"])
+    with pytest.raises(ValueError, match="--equal seconds measures how long runs take"):
+        Reusable([tmp_path], timed, {})
+
+    def beside(study):
+        return Reusable(None, study, results.environment, tmp_path.parent / "next").of(job)
+
+    assert beside(study).rows[-1]["seconds"] is None
+    for other in ({"data_dir": "x"}, {"task_file": "x.py"}, {"budgets": ["gradients", "seconds"]}):
+        assert beside(dataclasses.replace(study, **other)) is None
+
+
+def test_methods_of_a_file_are_taken_only_from_folders_that_are_named(tmp_path):
+    """The file may import another one, which has changed."""
+    from superadam.lab.comparison.jobs import needed
+    from superadam.lab.comparison.reuse import Reusable
+    from superadam.lab.packages import sources
+
+    file = tmp_path / "mine.py"
+    file.write_text("import torch\nMine = torch.optim.SGD")
+    method = f"{file}:Mine"
+    study = plan([method, "adam"], trials=1, packages=sources([method]))
+    results = carried_out(study, {})
+    results.environment |= {"code": "one", "cpu": "some"}
+    (tmp_path / "first").mkdir()
+    results.write(tmp_path / "first" / "results.json")
+    mine, adam = needed(study, [])
+    named = Reusable([tmp_path / "first"], study, results.environment)
+    beside = Reusable(None, study, results.environment, tmp_path / "second")
+    assert named.of(mine) is not None
+    assert beside.of(mine) is None
+    assert beside.of(adam) == named.of(adam) is not None
 
 
 def test_the_second_command_of_the_same_minutes_goes_on_with_what_was_chosen(tmp_path, monkeypatch):
