@@ -22,6 +22,7 @@ from typing_extensions import Self
 from superadam.lab import own
 from superadam.lab.comparison.budgets import kept, rungs
 from superadam.lab.comparison.jobs import Job, complete, needed
+from superadam.lab.comparison.limits import end_group
 from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.planner import Planner, child_environment
 from superadam.lab.comparison.planning import plan_of
@@ -238,6 +239,7 @@ class Workers:
             _close(process)
         for process in self._processes:
             process.wait()
+            end_group(process)
 
     def _start(self) -> subprocess.Popen[bytes]:
         # A process group of its own: Ctrl-C is for this process, which then ends them; nice is for all of a session.
@@ -268,6 +270,7 @@ class Workers:
             raise ValueError(f"All workers crashed before finishing a run: {why}")
         for i in dead:
             _close(self._processes[i])
+            end_group(self._processes[i])
             self._processes[i] = self._start()
         return len(dead)
 
