@@ -47,7 +47,10 @@ BAD = {
         "os.fork() or [hoard.append(torch.ones(10_000_000)) for _ in iter(int, 1)]; time.sleep(1000)",
         "the limit of --run-memory",
     ),
-    "forks and hangs": ("os.wait() if os.fork() else time.sleep(1000)", "stopped after 2 s, the limit of --run-seconds"),
+    "forks and hangs": (
+        "os.wait() if os.fork() else time.sleep(1000)",
+        "stopped after 2 s, the limit of --run-seconds",
+    ),
     "exits": ("raise SystemExit(3)", "SystemExit: 3"),
     "raises": ("raise KeyError('no')", "KeyError: 'no'"),
 }

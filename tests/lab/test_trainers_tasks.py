@@ -162,7 +162,7 @@ SMALL = {"vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions":
 
 @pytest.mark.filterwarnings("ignore")
 def test_without_a_label_it_is_a_causal_language_model(tmp_path, model):
-    """After "a" comes good or bad, each in half of the texts; the other three tokens are certain: a loss of log 2 / 4."""
+    """After "a" comes good or bad, each in half of them; the other three tokens are certain: the loss is log 2 / 4."""
     data = written(tmp_path / "films", train=[*films(40), {"text": ""}], validation=films(20))
     config(model, model_type="gpt2", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **SMALL)
     task = lab.huggingface("next", model, data, label=None, length=6, batch=16)

@@ -67,8 +67,8 @@ def huggingface(
 ) -> Task:
     """A task of Hugging Face's folders: one with a language model and its tokenizer, one with examples.
 
-    With a label it is a text classifier. With `label=None` it is a causal language model, whose loss is that of the next
-    token; texts of fewer than two tokens are left out. Other models are refused by name: `lab.task` takes any.
+    With a label it is a text classifier. With `label=None` it is a causal language model, whose loss is that of the
+    next token; texts of fewer than two tokens are left out. Other models are refused by name: `lab.task` takes any.
 
     Weights in the model's folder are taken, and what they lack is drawn with the run's seed; without any, all are. The
     data are files train.jsonl, validation.jsonl and test.jsonl, or what `save_to_disk` of a `DatasetDict` wrote, for
@@ -141,7 +141,8 @@ def _check_causal(model: Any, kind: str) -> None:
     model.train(training)
     if grad(logits[:, :-1].square().sum(), embedded[0])[0][:, -1].any():
         raise ValueError(
-            f"The model of type {kind!r} sees later tokens, so it is no causal language model (is_decoder in its config?)"
+            f"The model of type {kind!r} sees later tokens, so it is no causal language model. A decoder of this type "
+            "has is_decoder in its config"
         )
 
 

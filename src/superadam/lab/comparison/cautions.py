@@ -43,8 +43,8 @@ def cautions_of(results: Results, found: Statistics) -> list[str]:
     made += _history(results)
     if reused := sum(map(is_reused, results.records)):
         made.append(
-            f"{reused} of {len(results.records)} runs were taken from other comparisons, where they were the same. Their "
-            "seconds are left out; --no-reuse with a new --out makes all runs."
+            f"{reused} of {len(results.records)} runs were taken from other comparisons, where they were the same. "
+            "Their seconds are left out; --no-reuse with a new --out makes all runs."
         )
     if 0 < seeds < FEWEST:
         made.append(f"A verdict needs at least {FEWEST} seeds; 5 or more are usual. --seeds 5 adds the missing ones.")

@@ -65,7 +65,7 @@ def unsure(results: Results, found: Statistics) -> dict[str | None, set[str]]:
 
 
 def of_differences(results: Results, found: Statistics) -> dict[str, float]:
-    """By task: the variance that tuning adds to the difference of a method and the baseline, on average over methods."""
+    """By task: the variance that tuning adds to the difference of a method and the baseline, as a mean over methods."""
     made = {}
     for name in found.tasks:
         variances = _of_task(results, found, name)

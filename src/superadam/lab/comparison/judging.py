@@ -32,10 +32,10 @@ class Judgement(NamedTuple):
 def judged(results: Results, found: Statistics) -> dict[str | None, dict[str, Judgement]]:
     """By task, and for None over all tasks: what can be said of each method but the baseline.
 
-    Fewer than three seeds say nothing. If a best learning rate is the lowest or highest that was tried, a better one may
-    lie beyond it. If it is the baseline's, no method is "better" or "same". If it is the method's, this method is not
-    "worse", "lost" or "same"; it can be "better", for a better learning rate would only add to that. Other tuned options
-    have the range that their author chose: at its edge they are a caution, and no reason against a verdict.
+    Fewer than three seeds say nothing. If a best learning rate is the lowest or highest that was tried, a better one
+    may lie beyond it. If it is the baseline's, no method is "better" or "same". If it is the method's, this method is
+    not "worse", "lost" or "same"; it can be "better", for a better learning rate would only add to that. Other tuned
+    options have the range that their author chose: at its edge they are a caution, and no reason against a verdict.
     """
     doubts = unsure(results, found)
     said: dict[str | None, dict[str, Judgement]] = {}

@@ -94,8 +94,9 @@ def limited(
     stopped: Callable[[str], None],
     limit: str = "the limit of --run-seconds",
 ) -> Iterator[None]:
-    """Inside, at most so many seconds, and so many gigabytes of this process and those that it starts. Beyond, `stopped`
-    is told why, in another thread, and all of them end. `limit` says what the seconds are.
+    """Inside, at most so many seconds, and so many gigabytes of this process and those that it starts.
+
+    Beyond, `stopped` is told why, in another thread, and all of them end. `limit` says what the seconds are.
 
     Copies of this process that were forked inside end in any case. Code that never lets another thread run, in C, is
     ended by the system a little later, without a message.

@@ -27,8 +27,8 @@ LATE = 1.3  # the machine may become so many times slower still: trials and the 
 MOST = 20  # seeds
 TRIALS, MOST_TRIALS = 1.8, 18  # for each seed; in all
 TUNING, MOST_TUNING = 0.03, 0.25
-"""What tuning on one seed adds to the variance of a method's loss, as a part of a run's own variance: for each trial, and
-at most. How the loss depends on the learning rate is not known before the runs. These values are near the middle of
+"""What tuning on one seed adds to the variance of a method's loss, as a part of a run's own variance: for each trial,
+and at most. How the loss depends on the learning rate is not known before the runs. These values are in the middle of
 what simulations give (`tests/lab/test_timing.py`)."""
 
 
@@ -170,6 +170,7 @@ def said(plan: Plan) -> str:
     """The forecast, for people. A task whose pilot runs vary too much for one detects nothing."""
     shown = ", ".join(f"{percent(plan.forecast.get(task, math.inf))} on {task}" for task in plan.tasks)
     return (
-        f"{plan.minutes:g} minutes allow {plan.trials} trials and {len(plan.report_seeds)} seeds of every method. By the "
-        f"pilot runs, this detects differences of the final loss above {shown} (in {round(100 * POWER)} of 100 cases)."
+        f"{plan.minutes:g} minutes allow {plan.trials} trials and {len(plan.report_seeds)} seeds of every method. By "
+        f"the pilot runs, this detects differences of the final loss above {shown} "
+        f"(in {round(100 * POWER)} of 100 cases)."
     )
