@@ -215,7 +215,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, file, me
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Thrice base_optimizer=torch.optim.SGD", "Thrice takes each batch in three calls, and this loop makes"),
+        ("Thrice base_optimizer=torch.optim.SGD", "Thrice has a third_step; only first_step and second_step are"),
         ("Sharp base_optimizer=torch.optim.SGD", "Sharp.first_step wants loss: expected no argument, as SAM has it"),
         ("Sam", "Sam cannot be made with .*base_optimizer"),
         ("Sam base_optimizer=torch.optim.SDG", "torch.optim has no 'SDG': did you mean 'SGD'"),

@@ -24,7 +24,11 @@ METHODS = {
         "pytorch_optimizer:SAM base_optimizer=torch.optim.Adam",
         "pytorch_optimizer:FriendlySAM base_optimizer=torch.optim.Adam",
     ],
-    "schedulefree": ["schedulefree:AdamWScheduleFree decay=none", "schedulefree:SGDScheduleFree"],
+    "schedulefree": [
+        "schedulefree:AdamWScheduleFree",
+        "schedulefree:AdamWScheduleFree decay=none",
+        "schedulefree:SGDScheduleFree",
+    ],
     "heavyball": ["heavyball:SOAP", "heavyball:AdamW"],
 }
 
@@ -40,6 +44,21 @@ def test_an_optimizer_of_a_package_trains(package, method):
     first, *_, last = run.folder.rows
     assert last["gradient_evaluations"] <= 100
     assert last["train_loss"] < 0.6 * first["train_loss"]
+
+
+@pytest.mark.parametrize(
+    ("package", "method", "said"),
+    [
+        ("torch", "torch.optim.Muon momentum=0.9", r'second optimizer: "torch.optim.Muon \+ torch.optim.AdamW"'),
+        ("heavyball", "heavyball:ForeachSOAP", "heavyball has no 'ForeachSOAP': did you mean 'SOAP'"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # theirs
+def test_what_a_package_cannot_do_is_refused_with_what_it_can(package, method, said):
+    """Muon takes matrices alone; heavyball 3 has renamed its classes."""
+    pytest.importorskip(package)
+    with pytest.raises(ValueError, match=said):
+        Light(Config("digits-mlp", method, "tiny", options={"lr": 0.01}, budget_evals=100))
 
 
 def done(out):
@@ -69,7 +88,7 @@ def test_one_command_compares_all_kinds_and_goes_on_after_a_sigkill_with_the_sam
 
     def command(out):
         options = [word for method in chosen for word in ("--methods", method)]
-        few = ["--scale", "tiny", "--trials", "2", "--seeds", "2", "--budget-evals", "40"]
+        few = ["--scale", "tiny", "--trials", "2", "--seeds", "2", "--budget-evals", "40", "--no-reuse"]
         program = "from superadam.cli import main; main()"
         return [
             sys.executable,

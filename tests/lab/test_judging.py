@@ -71,22 +71,23 @@ def test_seeds_on_which_a_run_was_lost_do_not_count():
 
 
 @pytest.mark.parametrize(
-    ("tried", "better", "worse"),
+    ("tried", "better", "worse", "same"),
     [
-        ({}, "better", "worse"),
-        ({"adamw": "highest"}, "insufficient", "worse"),
-        ({"adamw": "lowest"}, "insufficient", "worse"),
-        ({"a": "highest", "b": "highest"}, "better", "insufficient"),
-        ({"a": "lowest", "b": "lowest"}, "better", "insufficient"),
-        ({"adamw": "lowest", "a": "highest", "b": "highest"}, "insufficient", "insufficient"),
-        ({"adamw": "only"}, "insufficient", "worse"),
+        ({}, "better", "worse", "same"),
+        ({"adamw": "highest"}, "insufficient", "worse", "insufficient"),
+        ({"adamw": "lowest"}, "insufficient", "worse", "insufficient"),
+        ({"a": "highest", "b": "highest"}, "better", "insufficient", "same"),
+        ({"a": "lowest", "b": "lowest"}, "better", "insufficient", "same"),
+        ({"adamw": "lowest", "a": "highest", "b": "highest"}, "insufficient", "insufficient", "insufficient"),
+        ({"adamw": "only"}, "insufficient", "worse", "insufficient"),
+        ({"c": "highest"}, "better", "worse", "insufficient"),
     ],
     ids=str,
 )
-def test_a_better_learning_rate_beyond_the_edge_could_undo_the_verdict(tried, better, worse):
-    """A better one of the baseline could undo "better", and one of the method "worse"; neither undoes the other."""
+def test_a_better_learning_rate_beyond_the_edge_could_undo_the_verdict(tried, better, worse, same):
+    """A better one of the baseline could undo "better", one of the method "worse", and either of them "same"."""
     found = verdict(tuned({"adamw": 1.0, "a": 0.5, "b": 2.0, "c": 1.0}, tried))
-    assert outcomes(found.findings) == {"a": better, "b": worse, "c": "same"}
+    assert outcomes(found.findings) == {"a": better, "b": worse, "c": same}
 
 
 def test_what_would_be_enough_names_method_and_side():

@@ -1,15 +1,19 @@
 """Task files that hang, leak, fork, exit, raise or return NaN: a run that failed, or one that is none the worse."""
 
+import os
 import signal
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
+import torch
 
 import copies
 from patience import HANGS, wait_for
 from superadam import lab
 from superadam.lab import tasks
-from superadam.lab.comparison.limits import resident
+from superadam.lab.comparison.limits import descendants, resident
 from superadam.lab.comparison.records import Results
 from superadam.lab.errors import AllFailedError
 from superadam.lab.identity import _started
@@ -39,6 +43,14 @@ BAD = {
     "hangs": ("time.sleep(1000)", "stopped after 2 s, the limit of --run-seconds"),
     "spins": ("exec('while True: pass')", "stopped after 2 s, the limit of --run-seconds"),
     "leaks": ("hoard.append(torch.ones(50_000_000)); time.sleep(0.05)", "the limit of --run-memory"),
+    "forks and leaks": (
+        "os.fork() or [hoard.append(torch.ones(10_000_000)) for _ in iter(int, 1)]; time.sleep(1000)",
+        "the limit of --run-memory",
+    ),
+    "forks and hangs": (
+        "os.wait() if os.fork() else time.sleep(1000)",
+        "stopped after 2 s, the limit of --run-seconds",
+    ),
     "exits": ("raise SystemExit(3)", "SystemExit: 3"),
     "raises": ("raise KeyError('no')", "KeyError: 'no'"),
 }
@@ -64,15 +76,53 @@ def compared(tmp_path, does, after=3, **options):
     return lab.compare(["bad"], [], task_file=path, **given)
 
 
+def left(tmp_path):
+    """Processes of the task file that are still there."""
+    return [p for p in Path("/proc").glob("[0-9]*/environ") if str(tmp_path).encode() in content(p)]
+
+
+def content(path):
+    try:
+        return path.read_bytes()
+    except OSError:  # it has just ended, or belongs to somebody else
+        return b""
+
+
+@pytest.mark.slow
+def test_a_copy_that_hangs_ends_with_its_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUPERADAM_TEST_WORKER", str(tmp_path))
+    results = compared(tmp_path, "os.fork() or time.sleep(1000)", run_seconds=HANGS)
+    assert [r.status for r in results.records] == ["finished", "finished"]
+    assert not left(tmp_path)
+
+
+def test_memory_counts_the_processes_that_were_started_and_shared_pages_once():
+    held = torch.ones(100_000_000)  # 0.4 GB
+    alone, (reads, writes) = resident(), os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(writes, b"x")
+        time.sleep(1000)
+    os.read(reads, 1)
+    try:
+        assert descendants() == [pid]
+        assert resident() < alone + 0.2
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert descendants() == []
+    assert held[0] == 1
+
+
 @pytest.mark.slow  # workers are processes, each of which imports torch
 @pytest.mark.parametrize("how", BAD)
 def test_a_run_beyond_its_limits_has_failed_and_says_why(tmp_path, monkeypatch, how):
-    monkeypatch.setenv("SUPERADAM_TEST_WORKER", "1")
+    monkeypatch.setenv("SUPERADAM_TEST_WORKER", str(tmp_path))
     does, said = BAD[how]
     with pytest.raises(AllFailedError, match=said):
         compared(tmp_path, does, run_seconds=2 if "seconds" in said else HANGS, run_memory=resident() + 1.0)
     results = Results.read(tmp_path / "out" / "results.json")
     assert [r.status for r in results.records] == ["failed", "failed"]
+    assert not left(tmp_path)
 
 
 @pytest.mark.slow

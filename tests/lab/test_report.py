@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 from browsing import opened, saved, until
@@ -314,3 +315,18 @@ def test_the_paragraph_for_a_paper_names_other_budgets_and_the_rule_about_the_ch
         "We also ran the best options with the same number of batches for every method and with as many gradient "
         "evaluations as the training time of AdamW allows, unless that was the same run."
     ) in paper.paragraph(found, analyse(found))
+
+
+def test_the_report_cites_what_citation_cff_does():
+    """Names, title, volume, year and arXiv number."""
+    cff = (Path(__file__).parents[2] / "CITATION.cff").read_text()
+    cited = paper.citation(study({"adamw": 1.0, "a": 0.5}))
+    entries = re.findall(
+        r"(?:- name|preferred-citation:\n +type: [\w-]+\n +title|collection-title|volume|year): (.+)", cff
+    )
+    entries += re.findall(r'"arXiv:([\d.]+)"', cff)
+    people = re.findall(r"family-names: (\w+)\n +given-names: (\w+)", cff)
+    entries.append(" and ".join(f"{family}, {given}" for family, given in people))
+    assert len(entries) == 7
+    for entry in entries:
+        assert f"{{{entry.strip(chr(34))}}}" in cited

@@ -1,6 +1,7 @@
 """Tasks of loaders, of a Lightning module, of Hugging Face's folders."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -148,6 +149,45 @@ def test_folders_of_a_model_and_of_examples_are_a_task(tmp_path, model):
         lab.huggingface("none", model, model).workload("laptop", 0)
     with pytest.raises(ValueError, match=r"nowhere is no folder of a model: there is no config\.json"):
         lab.huggingface("none", tmp_path / "nowhere", data)
+
+
+def config(folder, **more):
+    """A folder with the tokenizer of `model` and another config."""
+    (folder / "config.json").write_text(json.dumps(more))
+    return folder
+
+
+SMALL = {"vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_without_a_label_it_is_a_causal_language_model(tmp_path, model):
+    """After "a" comes good or bad, each in half of them; the other three tokens are certain: the loss is log 2 / 4."""
+    data = written(tmp_path / "films", train=[*films(40), {"text": ""}], validation=films(20))
+    config(model, model_type="gpt2", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **SMALL)
+    task = lab.huggingface("next", model, data, label=None, length=6, batch=16)
+    workload = task.workload("laptop", 0)
+    assert workload.dimensions()["training examples"] == 81  # the empty one has [CLS] and [SEP]
+    batch = next(iter(workload.batches(0)))
+    padded = batch["attention_mask"] == 0
+    assert padded.any()
+    assert torch.equal(batch["labels"], batch["input_ids"].masked_fill(padded, -100))
+    run = Light(Config("next", "adamw", options={"lr": 0.03}, budget_evals=150, decay="cosine"))
+    assert run.train() == "finished"
+    assert run.folder.rows[-1]["valid_loss"] == pytest.approx(math.log(2) / 4, rel=0.15)
+    assert "valid_score" not in run.folder.rows[-1]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_other_models_are_refused_by_name(tmp_path, model):
+    data = written(tmp_path / "films", train=films(4))
+    with pytest.raises(ValueError, match="'bert' sees later tokens, so it is no causal language model"):
+        lab.huggingface("masked", model, data, label=None).workload("laptop", 0)
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config(model, model_type="vit", **small)
+    for label, kind in (("label", "text classifier"), (None, "causal language model")):
+        with pytest.raises(ValueError, match=f"holds a model of type 'vit', which has no {kind}"):
+            lab.huggingface("image", model, data, label=label).workload("laptop", 0)
 
 
 @pytest.mark.filterwarnings("ignore")

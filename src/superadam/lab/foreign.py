@@ -131,7 +131,7 @@ def _check(opt: Any) -> None:
         raise ValueError(f"{name} is no optimizer: expected step() and param_groups, as torch.optim.Optimizer has them")
     if has_two_calls(opt):
         if hasattr(opt, "third_step"):
-            raise ValueError(f"{name} takes each batch in three calls, and this loop makes first_step and second_step")
+            raise ValueError(f"{name} has a third_step; only first_step and second_step are supported")
         for call in (opt.first_step, opt.second_step):
             if wanted := _required(call):
                 said = f"{name}.{call.__name__} wants {', '.join(wanted)}"
@@ -235,7 +235,8 @@ def _one(spec: Spec, share: Named, model: nn.Module, given: dict[str, Any]) -> A
         if deliberate(error):
             raise
         why = place_and(error) or f"{type(error).__name__}: {error}"
-        raise ValueError(f"{spec.target} cannot be made with {whole}: {why}") from error
+        hint = f'. Give them a second optimizer: "{spec.target} + torch.optim.AdamW"' if "2D" in why else ""
+        raise ValueError(f"{spec.target} cannot be made with {whole}: {why}{hint}") from error
 
 
 def defaults(spec: Spec) -> dict[str, Any]:
@@ -246,9 +247,10 @@ def defaults(spec: Spec) -> dict[str, Any]:
 def _found(spec: Spec) -> Any:
     """The class, or a function that makes an optimizer."""
     module, name = _module(spec.target)
-    if not hasattr(module, name):
+    if not hasattr(module, missing := name):
         known = [n for n in dir(module) if n[:1].isupper()]
-        raise ValueError(f"{module.__name__} has no {name!r}: {nearest(name, known) if known else 'it has none'}")
+        name = max((n for n in known if len(n) > 2 and name.endswith(n)), key=len, default=name)  # ForeachSOAP is SOAP
+        raise ValueError(f"{module.__name__} has no {missing!r}: {nearest(name, known) if known else 'it has none'}")
     found = getattr(module, name)
     if not callable(found):
         raise ValueError(f"{spec.target} is a {type(found).__name__} (expected a class, or a function, of optimizers)")

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, tensor
+from torch import Tensor, arange, tensor
+from torch.autograd import grad
 from torch.utils.data import Dataset
 
 from superadam.lab.own import task
@@ -19,6 +20,8 @@ __all__ = ["huggingface", "lightning"]
 
 FILES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
 """How the files of splits are called."""
+IGNORED = -100
+"""The label of what no loss is taken of, in torch as in transformers."""
 HIDDEN = -1
 """The label of a test split whose labels are kept secret."""
 
@@ -58,11 +61,14 @@ def huggingface(
     data: str | Path,
     *,
     text: str = "text",
-    label: str = "label",
+    label: str | None = "label",
     length: int = 128,
     **more: Any,
 ) -> Task:
-    """A task of Hugging Face's folders: one with a text classifier and its tokenizer, one with examples.
+    """A task of Hugging Face's folders: one with a language model and its tokenizer, one with examples.
+
+    With a label it is a text classifier. With `label=None` it is a causal language model, whose loss is that of the
+    next token; texts of fewer than two tokens are left out. Other models are refused by name: `lab.task` takes any.
 
     Weights in the model's folder are taken, and what they lack is drawn with the run's seed; without any, all are. The
     data are files train.jsonl, validation.jsonl and test.jsonl, or what `save_to_disk` of a `DatasetDict` wrote, for
@@ -74,25 +80,39 @@ def huggingface(
         data: the folder of the examples.
         text: the column with the text of an example.
         label: the column with its label: the number of a class, from 0 on. A test split with hidden labels, which are
-            -1, is left out.
+            -1, is left out. None for a causal language model.
         length: tokens of a text, at the most.
         **more: as for `lab.task`: `batch`, `epochs`, `description`.
     """
 
     def make() -> Any:
-        from transformers import AutoConfig, AutoModelForSequenceClassification
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-        if any(Path(model).glob("*.safetensors")) or any(Path(model).glob("*.bin")):
-            return AutoModelForSequenceClassification.from_pretrained(model, local_files_only=True)
+        auto: Any = AutoModelForCausalLM if label is None else AutoModelForSequenceClassification
         config = AutoConfig.from_pretrained(model, local_files_only=True)
-        return AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
+        try:
+            if any(Path(model).glob("*.safetensors")) or any(Path(model).glob("*.bin")):
+                made = auto.from_pretrained(model, local_files_only=True)
+            else:
+                made = auto.from_config(config)
+        except ValueError as error:
+            if "Unrecognized configuration class" not in str(error):
+                raise
+            kind = "causal language model" if label is None else "text classifier"
+            raise ValueError(
+                f"{model} holds a model of type {config.model_type!r}, which has no {kind}. lab.huggingface takes text "
+                "classifiers, and causal language models with label=None; lab.task takes any other model"
+            ) from None
+        if label is None:
+            _check_causal(made, config.model_type)
+        return made
 
     def read() -> Data:
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
         splits = _splits(Path(data))
-        if all(row.get(label) == HIDDEN for row in splits.get("test", ())):
+        if label is not None and all(row.get(label) == HIDDEN for row in splits.get("test", ())):
             splits.pop("test", None)
         return {split: Encoded(rows, tokenizer, text, label, length) for split, rows in splits.items()}
 
@@ -103,8 +123,27 @@ def huggingface(
         found: Tensor = model(**batch).loss
         return found
 
-    more = {"description": f"{Path(model).name} on {Path(data).name}", "score": _accuracy, **more}
+    more = {"description": f"{Path(model).name} on {Path(data).name}", **more}
+    if label is not None:
+        more.setdefault("score", _accuracy)
     return task(name, model=make, data=read, loss=loss, **more)
+
+
+def _check_causal(model: Any, kind: str) -> None:
+    """Refuse a model that sees the token that it is to predict, such as BERT: its loss would say nothing.
+
+    No output but the last one may depend on the last of four tokens: its derivative is exactly 0.
+    """
+    training, embedded = model.training, []
+    hook = model.get_input_embeddings().register_forward_hook(lambda module, given, out: embedded.append(out))
+    logits = model.eval()(input_ids=arange(4)[None]).logits
+    hook.remove()
+    model.train(training)
+    if grad(logits[:, :-1].square().sum(), embedded[0])[0][:, -1].any():
+        raise ValueError(
+            f"The model of type {kind!r} sees later tokens, so it is no causal language model. A decoder of this type "
+            "has is_decoder in its config"
+        )
 
 
 def _accuracy(model: Any, batch: dict[str, Tensor]) -> Tensor:
@@ -115,13 +154,21 @@ def _accuracy(model: Any, batch: dict[str, Tensor]) -> Tensor:
 class Encoded(Dataset[dict[str, Tensor]]):
     """Examples as token numbers, all of one length."""
 
-    def __init__(self, rows: list[dict[str, Any]], tokenizer: Any, text: str, label: str, length: int) -> None:
+    def __init__(self, rows: list[dict[str, Any]], tokenizer: Any, text: str, label: str | None, length: int) -> None:
         for key in (text, label):
-            if rows and key not in rows[0]:
+            if rows and key is not None and key not in rows[0]:
                 raise ValueError(f"The examples have no column {key!r}: they have {', '.join(rows[0])}")
         texts = [row[text] for row in rows]
-        found = tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
-        self.columns = {**found, "labels": tensor([_class(row[label], label) for row in rows])}
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token  # masked, so which token it is plays no part
+        padded = {"padding": "max_length", "padding_side": "right"}
+        found = tokenizer(texts, **padded, truncation=True, max_length=length, return_tensors="pt")
+        if label is not None:
+            self.columns = {**found, "labels": tensor([_class(row[label], label) for row in rows])}
+            return
+        there = found["attention_mask"]
+        found["labels"] = found["input_ids"].masked_fill(there == 0, IGNORED)
+        self.columns = {name: column[there.sum(1) >= 2] for name, column in found.items()}
 
     def __len__(self) -> int:
         return len(self.columns["labels"])

@@ -7,6 +7,7 @@ import math
 from superadam.lab.comparison.judging import SIDES
 from superadam.lab.comparison.power import FEWEST
 from superadam.lab.comparison.records import VERSIONS, Record, Results
+from superadam.lab.comparison.reuse import is_reused
 from superadam.lab.comparison.statistics import Statistics, TaskStatistics
 from superadam.lab.methods import label
 
@@ -40,6 +41,11 @@ def cautions_of(results: Results, found: Statistics) -> list[str]:
     if there < planned:
         made.append(f"The comparison is unfinished: {there} of {planned} final runs are done.")
     made += _history(results)
+    if reused := sum(map(is_reused, results.records)):
+        made.append(
+            f"{reused} of {len(results.records)} runs were taken from other comparisons, where they were the same. "
+            "Their seconds are left out; --no-reuse with a new --out makes all runs."
+        )
     if 0 < seeds < FEWEST:
         made.append(f"A verdict needs at least {FEWEST} seeds; 5 or more are usual. --seeds 5 adds the missing ones.")
     elif FEWEST <= seeds < 5:

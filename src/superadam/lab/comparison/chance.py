@@ -16,7 +16,7 @@ from superadam.lab.comparison.power import spread
 from superadam.lab.comparison.records import Results
 from superadam.lab.comparison.statistics import Comparison, Statistics
 
-__all__ = ["tuning_variance", "unsure"]
+__all__ = ["of_differences", "tuning_variance", "unsure"]
 
 DRAWS = 2000
 
@@ -62,6 +62,16 @@ def unsure(results: Results, found: Statistics) -> dict[str | None, set[str]]:
         if c.outcome in ("better", "worse") and p >= 1 - LEVEL:
             said[name].add(c.method)
     return said
+
+
+def of_differences(results: Results, found: Statistics) -> dict[str, float]:
+    """By task: the variance that tuning adds to the difference of a method and the baseline, as a mean over methods."""
+    made = {}
+    for name in found.tasks:
+        variances = _of_task(results, found, name)
+        others = [_sum(variances, found.baseline, m) for m in found.methods if m != found.baseline]
+        made[name] = sum(others) / len(others) if others else 0.0
+    return made
 
 
 def _of_task(results: Results, found: Statistics, name: str) -> dict[str, float]:

@@ -34,7 +34,7 @@ def compare(**given: Any) -> None:
 
     console = Console(soft_wrap=True)
     options = from_command_line(given)
-    begun = time.monotonic()
+    begun, reuse = time.monotonic(), engine.to_reuse(options)
     plan, folder, said = engine.planned(options)
     budget = ", ".join(f"{task} {n}" for task, n in plan.budget_evals.items())
     console.print(
@@ -46,7 +46,7 @@ def compare(**given: Any) -> None:
         console.print(said, highlight=False)
     try:
         with live.Shown(console) as shown:
-            results = engine.carry_out(plan, folder, options.storage, options.jobs, shown, options.reuse or (), begun)
+            results = engine.carry_out(plan, folder, options.storage, options.jobs, shown, reuse, begun)
     except KeyboardInterrupt:
         console.print(f"Stopped. The same command resumes {folder}; finished runs are kept.")
         raise typer.Exit(130) from None

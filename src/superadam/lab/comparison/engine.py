@@ -22,18 +22,19 @@ from typing_extensions import Self
 from superadam.lab import own
 from superadam.lab.comparison.budgets import kept, rungs
 from superadam.lab.comparison.jobs import Job, complete, needed
+from superadam.lab.comparison.limits import end_group
 from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.planner import Planner, child_environment
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.queue import RETRIES, Queue, known_plan
 from superadam.lab.comparison.records import Plan, Record, Results
-from superadam.lab.comparison.reuse import Reusable
+from superadam.lab.comparison.reuse import Reusable, is_reused
 from superadam.lab.errors import WRONG, AllFailedError
 from superadam.lab.folders import environment
 from superadam.lab.packages import described, executing
 from superadam.lab.parallel import check_device
 
-__all__ = ["RESULTS", "carry_out", "compare", "place_of", "planned", "report"]
+__all__ = ["RESULTS", "carry_out", "compare", "place_of", "planned", "report", "to_reuse"]
 
 RESULTS = "results.json"
 POLL = 1.0  # seconds
@@ -61,7 +62,7 @@ def compare(tasks: Sequence[str] = (), methods: Sequence[str] | None = None, **o
     asked = Options(tasks, methods, **options)
     begun = time.monotonic()
     plan, folder, _ = planned(asked)
-    results = carry_out(plan, folder, asked.storage, asked.jobs, reuse=asked.reuse or (), begun=begun)
+    results = carry_out(plan, folder, asked.storage, asked.jobs, reuse=to_reuse(asked), begun=begun)
     report(results, folder)
     return results
 
@@ -88,13 +89,20 @@ def planned(options: Options) -> tuple[Plan, Path, str]:
             return plan, folder, ""
         storage, jobs = _storage(folder, options.storage), _jobs(options.jobs)
         if (there := known_plan(storage, folder.resolve().name)) is not None:  # it goes on with what was chosen then
-            chosen = {name: getattr(there, name) for name in ("trials", "report_seeds", "minutes")}
+            chosen = {name: getattr(there, name) for name in ("trials", "report_seeds", "minutes", "forecast")}
             return dataclasses.replace(plan, **chosen), folder, ""
         pilots = planner.pilots(plan)
     from superadam.lab.comparison import timing  # scipy takes a second to import
 
     plan = timing.fitted(plan, minutes, max(1, jobs), pilots, time.monotonic() - begun)
-    return plan, folder, timing.said(plan, pilots, minutes)
+    return plan, folder, timing.said(plan)
+
+
+def to_reuse(options: Options) -> Sequence[str | Path] | None:
+    """The folders whose runs may be taken; None for those next to the comparison's own."""
+    if options.no_reuse and options.reuse:
+        raise ValueError("--reuse and --no-reuse contradict each other: give one of them")
+    return () if options.no_reuse else options.reuse
 
 
 def _storage(folder: Path, storage: str | None) -> str:
@@ -123,13 +131,13 @@ def carry_out(
     storage: str | None = None,
     jobs: int | None = None,
     listener: Listener = lambda queue, records: None,
-    reuse: Sequence[str | Path] = (),
+    reuse: Sequence[str | Path] | None = (),
     begun: float | None = None,
 ) -> Results:
     """Make all runs of the plan, and write their results; if it is stopped, those that are there.
 
-    Runs of the folders to `reuse` are taken where they would be the same. The minutes of the plan are counted from
-    `begun` on, by `time.monotonic`.
+    Runs of the folders to `reuse` are taken where they would be the same; None stands for the folders next to this one.
+    The minutes of the plan are counted from `begun` on, by `time.monotonic`.
     """
     begun = time.monotonic() if begun is None else begun
     folder.mkdir(parents=True, exist_ok=True)
@@ -137,10 +145,15 @@ def carry_out(
     if jobs:
         check_device(plan.device)
     here = environment() | {"optuna": version("optuna"), "threads": 1, "jobs": jobs, "code": described("superadam")}
-    known = Reusable(reuse, plan, here)
-    if len(known):
-        here["reused"] = [str(place) for place in reuse]
+    known = Reusable(reuse, plan, here, folder)
+    if known.folders:
+        here["reused"] = known.folders
     with Queue(storage, name, plan, here) as queue:
+        if "seconds" in plan.budgets and any(map(is_reused, queue.records())):
+            raise ValueError(
+                f"{folder} holds runs of other comparisons, whose seconds are not known here. For --equal seconds, "
+                "choose another --out with --no-reuse"
+            )
         queue.revive(counting=False)
         try:
             with Workers(storage, name, jobs, folder / "workers.log") as workers:
@@ -170,7 +183,7 @@ def _until_done(
         if len(records) >= min(FEW, plan_size(plan)) and all(r.status == "failed" for r in records):
             raise AllFailedError(
                 f"The first {len(records)} runs have all failed: {records[-1].error or 'see workers.log'}. "
-                f"Mend it and choose another folder by --out"
+                "Fix the error, then use a new --out"
             )
         if complete(plan, records):
             return plan
@@ -226,6 +239,7 @@ class Workers:
             _close(process)
         for process in self._processes:
             process.wait()
+            end_group(process)
 
     def _start(self) -> subprocess.Popen[bytes]:
         # A process group of its own: Ctrl-C is for this process, which then ends them; nice is for all of a session.
@@ -252,9 +266,11 @@ class Workers:
         if self.deaths > (RETRIES + 1) * self._jobs or self.refusals > self._jobs:
             said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
             said = [line.removeprefix("Error: ") for line in said]
-            raise ValueError(f"Workers die, and no run is made: {', '.join([*said, f'more is in {self._log}'])}")
+            why = ", ".join([*said, f"more is in {self._log}"])
+            raise ValueError(f"All workers crashed before finishing a run: {why}")
         for i in dead:
             _close(self._processes[i])
+            end_group(self._processes[i])
             self._processes[i] = self._start()
         return len(dead)
 

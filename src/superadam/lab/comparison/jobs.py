@@ -10,7 +10,7 @@ from superadam.lab.comparison.budgets import Budget, kept, lengths, rungs
 from superadam.lab.comparison.records import Plan, Record, criterion, final
 from superadam.lab.comparison.sampling import Tuned, proposed
 
-__all__ = ["Job", "best", "complete", "judged", "needed", "scores"]
+__all__ = ["Job", "best", "complete", "finished_seeds", "judged", "needed", "scores"]
 
 Place = tuple[str, str]
 """A task and a method."""
@@ -62,10 +62,25 @@ def needed(plan: Plan, done: Iterable[Record]) -> list[Job]:
 def complete(plan: Plan, done: Iterable[Record]) -> bool:
     """Whether all runs are made."""
     records = list(done)
-    found = _by_place(plan, records)
-    if not all(best(plan, of_place) for of_place in found.values()):
-        return False
-    return {_name(job) for job in needed(plan, records)} <= {_name(r) for r in records}
+    return _tuned(plan, records) and not _missing(plan, records)
+
+
+def finished_seeds(plan: Plan, done: Iterable[Record]) -> list[int]:
+    """The seeds of the report with all their runs: of every method, on every task, with every budget."""
+    records = list(done)
+    if not _tuned(plan, records):
+        return []
+    lacking = {job.seed for job in _missing(plan, records)}
+    return [seed for seed in plan.report_seeds if seed not in lacking]
+
+
+def _tuned(plan: Plan, records: list[Record]) -> bool:
+    return all(best(plan, of_place) for of_place in _by_place(plan, records).values())
+
+
+def _missing(plan: Plan, records: list[Record]) -> list[Job]:
+    made = {_name(r) for r in records}
+    return [job for job in needed(plan, records) if _name(job) not in made]
 
 
 def _name(run: Job | Record) -> tuple[Any, ...]:

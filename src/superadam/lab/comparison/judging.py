@@ -32,9 +32,10 @@ class Judgement(NamedTuple):
 def judged(results: Results, found: Statistics) -> dict[str | None, dict[str, Judgement]]:
     """By task, and for None over all tasks: what can be said of each method but the baseline.
 
-    Fewer than three seeds say nothing. If the baseline's best learning rate is the lowest or highest that was tried, a
-    better one may lie beyond it, and "better" cannot be said of any method. If the method's is, "worse" and "lost"
-    cannot be said of this method; "better" can, for a better learning rate would only add to it.
+    Fewer than three seeds say nothing. If a best learning rate is the lowest or highest that was tried, a better one
+    may lie beyond it. If it is the baseline's, no method is "better" or "same". If it is the method's, this method is
+    not "worse", "lost" or "same"; it can be "better", for a better learning rate would only add to that. Other tuned
+    options have the range that their author chose: at its edge they are a caution, and no reason against a verdict.
     """
     doubts = unsure(results, found)
     said: dict[str | None, dict[str, Judgement]] = {}
@@ -53,11 +54,10 @@ def _judged(c: Comparison | None, tasks: list[TaskStatistics], baseline: str, do
         return Judgement("none")
     if needs := _seeds(c):
         return Judgement("insufficient", (needs,))
-    if doubtful:
-        return Judgement("unsure")
-    open_ended = {"better": baseline, "worse": c.method, "lost": c.method}.get(c.outcome)
-    needs_rates = () if open_ended is None else tuple(need for t in tasks for need in _rates(t, open_ended, len(tasks)))
-    return Judgement("insufficient", needs_rates) if needs_rates else Judgement(c.outcome)
+    open_ended = {"better": [baseline], "same": [baseline, c.method]}.get(c.outcome, [c.method])
+    if rates := tuple(need for t in tasks for m in open_ended for need in _rates(t, m, len(tasks))):
+        return Judgement("insufficient", rates)
+    return Judgement("unsure" if doubtful else c.outcome)
 
 
 def _seeds(c: Comparison) -> str:

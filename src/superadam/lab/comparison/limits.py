@@ -5,14 +5,16 @@ from __future__ import annotations
 import faulthandler
 import os
 import resource
+import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["EXCEEDED", "limited", "resident"]
+__all__ = ["EXCEEDED", "descendants", "end_group", "limited", "resident"]
 
 EXCEEDED = 75  # the exit code of a worker whose run has met a limit
 POLL = 0.2  # seconds
@@ -21,17 +23,68 @@ GIGABYTE = 1e9
 
 
 def resident() -> float:
-    """The memory of this process, in gigabytes.
+    """The memory of this process and of those that it has started, in gigabytes. Pages that they share count once.
 
     >>> 0.01 < resident() < 1000
     True
     """
     try:
+        if started := descendants():
+            return sum(map(_memory, [os.getpid(), *started])) / GIGABYTE
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:  # no Linux: the most that it ever was
+    except OSError:  # no Linux: the most that it ever was, without others
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most * (1 if sys.platform == "darwin" else 1024) / GIGABYTE
     return pages * os.sysconf("SC_PAGE_SIZE") / GIGABYTE
+
+
+def _memory(pid: int) -> float:
+    """Of a process, in bytes, with its part of what it shares; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(1024 * float(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def descendants() -> list[int]:
+    """The processes that this one has started, and theirs. Only Linux tells."""
+    found, new = [], [os.getpid()]
+    while new:
+        texts = [_read(path) for pid in new for path in Path(f"/proc/{pid}/task").glob("*/children")]
+        new = [int(child) for text in texts for child in text.split()]
+        found += new
+    return found
+
+
+def _read(path: Path) -> str:
+    """Empty if its process has ended."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _end(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a process group, with all others of the group."""
+    with suppress(ProcessLookupError, PermissionError):  # it has ended, or not made its group yet
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+
+
+def _copies() -> list[int]:
+    """Processes that were forked off this one and run the same program."""
+    mine = _read(Path("/proc/self/cmdline"))
+    return [pid for pid in descendants() if mine and _read(Path(f"/proc/{pid}/cmdline")) == mine]
 
 
 @contextmanager
@@ -41,15 +94,17 @@ def limited(
     stopped: Callable[[str], None],
     limit: str = "the limit of --run-seconds",
 ) -> Iterator[None]:
-    """Inside, at most so many seconds, and so many gigabytes of this process. Beyond, `stopped` is told why, in another
-    thread, and the process ends. `limit` says what the seconds are.
+    """Inside, at most so many seconds, and so many gigabytes of this process and those that it starts.
 
-    Code that never lets another thread run, in C, is ended by the system a little later, without a word.
+    Beyond, `stopped` is told why, in another thread, and all of them end. `limit` says what the seconds are.
+
+    Copies of this process that were forked inside end in any case. Code that never lets another thread run, in C, is
+    ended by the system a little later, without a message.
     """
     if seconds is None and memory is None:
         yield
         return
-    begun, over = time.monotonic(), threading.Event()
+    begun, over, me, before = time.monotonic(), threading.Event(), os.getpid(), set(_copies())
 
     def watch() -> None:
         while not over.wait(POLL):
@@ -60,6 +115,7 @@ def limited(
                 why = f"stopped with {resident():.2f} GB of memory, beyond {memory:g} GB, the limit of --run-memory"
             if why:
                 stopped(why)
+                _end(descendants())
                 os._exit(EXCEEDED)
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -72,3 +128,5 @@ def limited(
         over.set()
         faulthandler.cancel_dump_traceback_later()
         watcher.join()
+        if os.getpid() == me:
+            _end(pid for pid in _copies() if pid not in before)

@@ -66,11 +66,14 @@ class Options:
         data_dir: Folder with the data, for tasks that need it.
         device: Device of every run, such as cpu or cuda.
         run_seconds: Time limit of a run, in seconds. A run that takes longer counts as failed.
-        run_memory: Memory limit of a run's worker process, in gigabytes. A run that takes more counts as failed.
+        run_memory: Memory limit of a run, in gigabytes: its worker process and the processes that it starts. A run that
+            takes more counts as failed.
         jobs: Number of worker processes on this machine, each with one thread. Default: one for each core.
         storage: URL of the database, sqlite:///… or postgresql://…. Default: an SQLite file in the output folder.
         reuse: Folder of an earlier comparison. Runs with the same task, method, options, seed, length and code are
-            taken from there.
+            taken from there. Default: the folders next to the output folder, for embedded tasks and methods of
+            installed packages.
+        no_reuse: Make every run, even if an earlier comparison holds the same one.
         out: Output folder. Default: a folder in comparisons/.
     """
 
@@ -103,6 +106,7 @@ class Options:
     jobs: int | None = _option(None, int | None, min=0)
     storage: str | None = _option(None, str | None)
     reuse: Sequence[str | Path] | None = _option(None, list[str] | None)
+    no_reuse: bool = _option(False, bool, "--no-reuse")
     out: str | Path | None = _option(None, Path | None)  # noqa: RUF009
 
 

@@ -102,6 +102,10 @@ class Outcome:
         found = {seed: crossing(self.runs[seed].rows, self.criterion, f) for seed, f in targets.items()}
         return {axis: {seed: times[axis] for seed, times in found.items()} for axis in TIMES}
 
+    def timed(self, axis: str) -> bool:
+        """Whether evaluations, or seconds, are known; seconds of runs from other comparisons are not."""
+        return all(run.rows[-1].get(axis, 0.0) is not None for run in self.runs.values() if run.rows)
+
     def spent(self, axis: str) -> dict[int, float]:
         """Evaluations or seconds of whole runs, by seed. For one that stopped early, the most of the others."""
         last = {seed: known(run.rows[-1].get(axis)) if run.rows else math.inf for seed, run in self.runs.items()}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Self
 
 from superadam.lab.comparison.entries import plan_from, text_of
-from superadam.lab.comparison.limits import limited
+from superadam.lab.comparison.limits import end_group, limited
 from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.records import Plan
@@ -72,8 +72,7 @@ class Planner:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._process.kill()
-        self._process.wait()
+        end_group(self._process)
         self._pipe.close()
 
     def plan(self, options: Options) -> Plan:

@@ -11,24 +11,26 @@ from scipy import optimize, stats
 from superadam.lab.comparison.intervals import LEVEL
 from superadam.lab.comparison.statistics import Statistics
 
-__all__ = ["FEWEST", "POWER", "detectable", "percent", "spread", "statement"]
+__all__ = ["FEWEST", "POWER", "detectable", "percent", "shown", "spread", "statement"]
 
 FEWEST = 3  # seeds: fewer are not enough for a verdict
 POWER = 0.8
 MOST = 50.0  # of a logarithm: what is more cannot be shown
 
 
-def detectable(spread: float, seeds: int, family: int = 1) -> float:
+def detectable(spread: float, seeds: int, family: int = 1, tuning: float = 0.0) -> float:
     """The least logarithm of a ratio that is shown in 4 of 5 comparisons, by Student's paired test at 0.05/family.
 
-    `spread` is the standard deviation of the difference on one seed. Holm's method starts at 0.05/family, so that with
-    other true differences beside it, less can be shown.
+    `spread` is the standard deviation of the difference on one seed, `tuning` the variance that tuning adds to the mean
+    difference. More seeds do not reduce it. Holm's method starts at 0.05/family, so with other true differences
+    beside it, less can be shown.
 
     >>> round(detectable(0.1, 5), 3), round(detectable(0.1, 5, family=10), 3), round(detectable(0.1, 20), 3)
     (0.168, 0.316, 0.066)
     """
     if seeds < 2 or not spread < math.inf:
         return math.inf
+    spread = math.sqrt(spread**2 + seeds * tuning)
     if spread == 0:
         return 0.0
     critical = float(stats.t.isf((1 - LEVEL) / (2 * family), seeds - 1))
@@ -70,16 +72,28 @@ def percent(logarithm: float) -> str:
     return f"{share:.{1 if share < 10 else 0}f} %"
 
 
-def statement(found: Statistics, seeds: int) -> str:
-    """What the report's runs could show, in a sentence; empty if that cannot be said."""
-    shown = {
-        name: detectable(spread(o.finals for o in task.outcomes.values()), seeds, max(1, found.family))
+def shown(found: Statistics, seeds: int, tuning: Mapping[str, float]) -> dict[str, float]:
+    """By task, the least logarithm of a ratio on which such runs give a verdict in 4 of 5 cases, where that is known.
+
+    `tuning` is by task the variance that tuning adds to a difference.
+    """
+    found_by_task = {
+        name: detectable(spread(o.finals for o in task.outcomes.values()), seeds, max(1, found.family), tuning[name])
         for name, task in found.tasks.items()
     }
-    parts = [f"{percent(d)} on {name}" for name, d in shown.items() if math.isfinite(d)]
-    if not parts:
+    return {name: least for name, least in found_by_task.items() if math.isfinite(least)}
+
+
+def statement(least: Mapping[str, float], seeds: int, forecast: Mapping[str, float]) -> str:
+    """What the report's runs could show, and what was forecast before them; empty if that cannot be said."""
+    if not least:
         return ""
+    before = f" The forecast before the runs was {_listed(forecast)}." if forecast else ""
     return (
-        f"Power: with {seeds} seeds and this spread of losses, a true difference of {', '.join(parts)} is detected in "
-        f"{round(100 * POWER)} of 100 comparisons. Smaller differences are missed more often."
+        f"Power: with {seeds} seeds and this spread of losses, a true difference of {_listed(least)} is detected in "
+        f"{round(100 * POWER)} of 100 comparisons. Smaller differences are missed more often.{before}"
     )
+
+
+def _listed(least: Mapping[str, float]) -> str:
+    return ", ".join(f"{percent(d)} on {name}" for name, d in least.items())

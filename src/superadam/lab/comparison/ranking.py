@@ -64,7 +64,7 @@ def profile(tasks: Sequence[Ranked], methods: list[str], axis: str) -> dict[str,
     """Dolan and Moré's ratios (Math. Programming 91, 2002), sorted. What no method has solved is infinite for all."""
     found: dict[str, list[float]] = {m: [] for m in methods}
     for task in tasks:
-        if not math.isfinite(task.target):
+        if not math.isfinite(task.target) or not all(o.timed(axis) for o in task.outcomes.values()):
             continue
         times = {m: o.times(dict.fromkeys(o.runs, task.target))[axis] for m, o in task.outcomes.items()}
         for seed in dict.fromkeys(s for t in times.values() for s in t):

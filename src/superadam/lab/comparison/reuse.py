@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from superadam.lab.comparison.jobs import Job
 from superadam.lab.comparison.records import VERSIONS, Plan, Record, Results
 from superadam.lab.packages import sources
+from superadam.lab.reading import json_file
 
-__all__ = ["Reusable"]
+__all__ = ["Reusable", "is_reused"]
 
+FILE = "results.json"
 CODE = (*VERSIONS, "code", "cpu")
 """What of an environment must be the same."""
 RULES = ("scale", "decay", "warmup", "device", "data_dir")
@@ -20,23 +23,33 @@ RULES = ("scale", "decay", "warmup", "device", "data_dir")
 
 class Reusable:
     """The runs in results.json of some folders, whose numbers would be the same here: the same task, method, options,
-    seed and length, with the same code on the same kind of processor.
+    seed and length, with the same code on the same kind of processor. Their seconds are left out: they were measured at
+    another time.
 
     Args:
-        folders: of comparisons.
+        folders: of comparisons; None for those next to `place`. Of these, only embedded tasks without --data-dir and
+            methods of installed packages are taken, because a file can read others that have changed.
         plan, environment: of the one that is to be made.
+        place: its folder.
     """
 
-    def __init__(self, folders: Sequence[str | Path], plan: Plan, environment: dict[str, Any]) -> None:
-        self._plan = plan
+    def __init__(
+        self, folders: Sequence[str | Path] | None, plan: Plan, environment: dict[str, Any], place: Path = Path()
+    ) -> None:
+        self._plan, self._asked = plan, folders is not None
         self._found: dict[tuple[Any, ...], Record] = {}
-        for folder in folders:
-            path = Path(folder) / "results.json"
-            if not path.is_file():
-                raise ValueError(f"{folder} holds no comparison to reuse: there is no {path.name}")
-            results = Results.read(path)
+        self.folders: list[str] = []
+        """Those with runs that can be taken."""
+        if "seconds" in plan.budgets:
+            if folders:
+                raise ValueError("--equal seconds measures how long runs take, so it cannot reuse any: drop --reuse")
+            return
+        for folder, results in _beside(place, plan) if folders is None else map(_read, folders):
+            before = len(self)
             if _same_code(results, environment) and all(getattr(results.plan, r) == getattr(plan, r) for r in RULES):
                 self._add(results)
+            if len(self) > before:
+                self.folders.append(str(folder))
 
     def _add(self, results: Results) -> None:
         for record in results.records:
@@ -45,7 +58,8 @@ class Reusable:
             if same and record.status != "failed":
                 method = theirs.compositions.get(record.method, record.method)
                 packages = {source: theirs.packages.get(source) for source in sources([method])}
-                if packages == sources([method]):
+                trusted = self._asked or not any(source.endswith(".py") for source in packages)
+                if trusted and packages == sources([method]):
                     self._found[_key(Job.of(record), method)] = record
 
     def __len__(self) -> int:
@@ -56,7 +70,31 @@ class Reusable:
         found = self._found.get(_key(job, self._plan.compositions.get(job.method, job.method)))
         if found is None:
             return None
-        return dataclasses.replace(found, method=job.method, trial=job.trial, phase=job.phase)
+        rows = [{**row, "seconds": None} for row in found.rows]
+        return dataclasses.replace(found, method=job.method, trial=job.trial, phase=job.phase, rows=rows)
+
+
+def is_reused(record: Record) -> bool:
+    """Whether a run was taken from another comparison."""
+    return bool(record.rows) and record.rows[-1].get("seconds", 0.0) is None
+
+
+def _read(folder: str | Path) -> tuple[str | Path, Results]:
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no comparison to reuse: there is no {path.name}")
+    return folder, Results.read(path)
+
+
+def _beside(place: Path, plan: Plan) -> Iterator[tuple[str | Path, Results]]:
+    """The comparisons in the folders next to this one that have one of its tasks. Other files are not looked into."""
+    if plan.task_file or plan.data_dir:
+        return
+    here = place.resolve()
+    for path in sorted(here.parent.glob(f"*/{FILE}")):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # no comparison, or one that is damaged
+            if path.parent != here and set(json_file(path)["plan"]["tasks"]) & set(plan.tasks):
+                yield path.parent, Results.read(path)
 
 
 def _key(job: Job, method: str) -> tuple[Any, ...]:

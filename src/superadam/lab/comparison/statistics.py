@@ -202,7 +202,7 @@ def _times(
     strict = dict.fromkeys(seeds, target)
     (a, a_eased), (b, b_eased) = ((o.times(strict), o.times(eased)) for o in (ours, theirs))
     found: dict[str, tuple[BySeed, BySeed, int, int]] = {}
-    for axis in TIMES:
+    for axis in (axis for axis in TIMES if ours.timed(axis) and theirs.timed(axis)):
         spent, spent_theirs = ours.spent(axis), theirs.spent(axis)
         most, least = {}, {}
         for s in seeds:

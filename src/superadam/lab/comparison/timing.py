@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from superadam.lab.comparison.budgets import kept, rungs
-from superadam.lab.comparison.jobs import Job, judged
+from superadam.lab.comparison.jobs import Job, finished_seeds, judged
 from superadam.lab.comparison.planning import Guard, unguarded
 from superadam.lab.comparison.power import FEWEST, POWER, detectable, percent, spread
 from superadam.lab.comparison.records import Plan, Record, known
@@ -26,6 +26,10 @@ SAFETY, STARTUP = 1.3, 15.0  # workers get in each other's way; seconds until th
 LATE = 1.3  # the machine may become so many times slower still: trials and the fewest seeds, which all stay, will fit
 MOST = 20  # seeds
 TRIALS, MOST_TRIALS = 1.8, 18  # for each seed; in all
+TUNING, MOST_TUNING = 0.03, 0.25
+"""What tuning on one seed adds to the variance of a method's loss, as a part of a run's own variance: for each trial,
+and at most. How the loss depends on the learning rate is not known before the runs. These values are in the middle of
+what simulations give (`tests/lab/test_timing.py`)."""
 
 
 class Pilot(NamedTuple):
@@ -117,7 +121,7 @@ def _run(pilot: Pilot, evaluations: int) -> float:
 
 
 def fitted(plan: Plan, minutes: float, jobs: int, pilots: Pilots, spent: float = 0.0) -> Plan:
-    """The plan with as many seeds and trials as fit; `spent` are the seconds that have passed."""
+    """The plan with as many seeds and trials as fit, and its forecast; `spent` are the seconds that have passed."""
     best = None
     for seeds in range(FEWEST, MOST + 1):
         first = plan.report_seeds[0]
@@ -125,10 +129,8 @@ def fitted(plan: Plan, minutes: float, jobs: int, pilots: Pilots, spent: float =
         tried = dataclasses.replace(
             plan, trials=trials, report_seeds=list(range(first, first + seeds)), minutes=minutes
         )
-        needed = seconds_of(tried, pilots, jobs)
-        if best is not None:
-            fewest = dataclasses.replace(tried, report_seeds=tried.report_seeds[:FEWEST])
-            needed = max(needed, LATE * seconds_of(fewest, pilots, jobs))
+        fewest = dataclasses.replace(tried, report_seeds=tried.report_seeds[:FEWEST])
+        needed = max(seconds_of(tried, pilots, jobs), LATE * seconds_of(fewest, pilots, jobs))
         if spent + needed <= 60 * minutes:
             best = tried
         elif best is None:
@@ -139,35 +141,36 @@ def fitted(plan: Plan, minutes: float, jobs: int, pilots: Pilots, spent: float =
                 "--halving 3"
             )
     assert best is not None
-    return best
+    finite = {task: least for task, least in forecast(best, pilots).items() if math.isfinite(least)}
+    return dataclasses.replace(best, forecast=finite)
 
 
 def in_time(plan: Plan, records: Iterable[Record]) -> Plan | None:
-    """The plan without the seeds of the report that some method has not run yet; None if fewer than three are left.
+    """The plan without the report seeds that lack a run of some method or budget; None if fewer than three are left.
 
-    For a comparison whose time is over. Which seeds are left does not depend on any loss, so that it is as honest as
+    For a comparison whose time is over. Which seeds are left does not depend on any loss, so the result is as honest as
     one that was planned with them.
     """
-    done = {(r.task, r.method, r.seed) for r in records if r.phase == "report" and r.budget == "gradients"}
-    places = [(task, method) for task in plan.tasks for method in plan.methods]
-    seeds = [seed for seed in plan.report_seeds if all((*place, seed) in done for place in places)]
+    seeds = finished_seeds(plan, records)
     return dataclasses.replace(plan, report_seeds=seeds) if len(seeds) >= FEWEST else None
 
 
 def forecast(plan: Plan, pilots: Pilots) -> dict[str, float]:
-    """By task, the least logarithm of a ratio that the comparison will show in 4 of 5 cases."""
+    """By task, the least logarithm of a ratio on which the comparison will give a verdict in 4 of 5 cases."""
     family = len(plan.tasks) * (len(plan.methods) - 1) + (len(plan.methods) - 1 if len(plan.tasks) > 1 else 0)
     found = {}
     for task in plan.tasks:
         noise = spread(pilots[task, m].losses for m in plan.methods)
-        found[task] = detectable(noise, len(plan.report_seeds), max(1, family))
+        tuning = noise**2 * min(MOST_TUNING, TUNING * plan.trials) / max(1, len(plan.tuning_seeds))
+        found[task] = detectable(noise, len(plan.report_seeds), max(1, family), tuning)
     return found
 
 
-def said(plan: Plan, pilots: Pilots, minutes: float) -> str:
-    """The forecast, for people."""
-    shown = ", ".join(f"{percent(d)} on {task}" for task, d in forecast(plan, pilots).items())
+def said(plan: Plan) -> str:
+    """The forecast, for people. A task whose pilot runs vary too much for one detects nothing."""
+    shown = ", ".join(f"{percent(plan.forecast.get(task, math.inf))} on {task}" for task in plan.tasks)
     return (
-        f"{minutes:g} minutes allow {plan.trials} trials and {len(plan.report_seeds)} seeds of every method. By the "
-        f"pilot runs, this detects differences of the final loss above {shown} (in {round(100 * POWER)} of 100 cases)."
+        f"{plan.minutes:g} minutes allow {plan.trials} trials and {len(plan.report_seeds)} seeds of every method. By "
+        f"the pilot runs, this detects differences of the final loss above {shown} "
+        f"(in {round(100 * POWER)} of 100 cases)."
     )

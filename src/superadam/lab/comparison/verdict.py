@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from superadam.lab.comparison import chance, power
 from superadam.lab.comparison.cautions import cautions_of, listed
 from superadam.lab.comparison.intervals import Estimate
 from superadam.lab.comparison.judging import OUTCOMES, Judgement, judged
-from superadam.lab.comparison.power import statement
 from superadam.lab.comparison.records import Results
 from superadam.lab.comparison.statistics import Comparison, Ratio, Statistics, analyse
 from superadam.lab.methods import label
@@ -141,7 +141,7 @@ def verdict(results: Results, found: Statistics | None = None) -> Verdict:
         _basis(found, n),
         cautions,
         budgets,
-        statement(found, n),
+        power.statement(power.shown(found, n, chance.of_differences(results, found)), n, results.plan.forecast),
         undecided if headline else "",
         bool(headline),
     )

@@ -117,7 +117,7 @@ def _row(found: Statistics, method: str, said: dict[str | None, dict[str, Judgem
 def _mean_score(cells: Iterable[Cell], axis: str) -> float:
     """Every task counts the same."""
     scores = [score(cell.times[axis]) for cell in cells if cell.times[axis]]
-    return sum(scores) / len(scores) if scores else 0.0
+    return sum(scores) / len(scores) if scores else math.nan
 
 
 def _cell(task: TaskStatistics, method: str, said: Judgement) -> Cell:
@@ -147,7 +147,7 @@ def csv_of(board: Board) -> str:
         for task, cell in row.cells.items():
             values = [cell.loss, cell.ratio, cell.low, cell.high]
             shown = [f"{v:.6g}" if math.isfinite(v) else "" for v in values]
-            scores = [f"{score(cell.times[axis]):.4f}" for axis in TIMES]
+            scores = [f"{score(times):.4f}" if (times := cell.times[axis]) else "" for axis in TIMES]
             ends = [cell.outcome, cell.finished, cell.runs, f"{np.mean(cell.ranks):.4f}"]
             lines.writerow([row.method, task, *shown, *ends, *scores, "; ".join(cell.needs)])
     return out.getvalue()

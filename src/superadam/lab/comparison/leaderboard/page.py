@@ -54,10 +54,14 @@ def _subtitle(board: Board) -> str:
 
 def _tr(board: Board, row: Row) -> str:
     kind = ' class="baseline"' if row.method == board.baseline else ""
-    cells = [f"<td>{row.rank:.2f}</td>", *(f"<td>{row.scores[axis]:.2f}</td>" for axis in TIMES)]
+    cells = [f"<td>{row.rank:.2f}</td>", *(_score(row.scores[axis]) for axis in TIMES)]
     cells += [_td(row.cells.get(task)) for task in board.tasks]
     name = escape(label(row.method))
     return f'<tr{kind}><th scope="row" title="{escape(row.composition or row.method)}">{name}</th>{"".join(cells)}</tr>'
+
+
+def _score(value: float) -> str:
+    return "<td>–</td>" if math.isnan(value) else f"<td>{value:.2f}</td>"
 
 
 def _td(cell: Cell | None) -> str:

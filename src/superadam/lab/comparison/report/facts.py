@@ -53,6 +53,7 @@ SAID = (
     "halving",
     "sizes",
     "dimensions",
+    "forecast",
 )
 """Fields of the plan that have a text of their own."""
 EQUAL = {
@@ -219,8 +220,11 @@ def reading(found: Statistics) -> list[str]:
         "difference. “No significant difference” does not mean that there is none; the interval says how large it "
         "could be.",
         f"“Not enough to tell” means one of two things. Either there are fewer than {FEWEST} seeds. Or the best "
-        "learning rate is the lowest or highest that was tried, so a better one may lie beyond it: if it is "
-        f"{theirs}'s, no method is called better; if it is the method's own, the method is not called worse.",
+        "learning rate is the lowest or highest that was tried, so a better one may lie beyond it. If it is "
+        f"{theirs}'s, no method is called better or without a difference. If it is the method's own, the method is not "
+        "called worse or without a difference. It can be called better: a better learning rate would only add to "
+        "that. Other options at the edge of their range, such as betas.1, are noted and do not prevent a verdict, "
+        "because whoever chose the method chose that range.",
         "p and the intervals take the tuned options as given. The choice of these options is noisy, too, above all "
         "with one tuning seed: of two equally good methods, one can get the better options. So “better” and “worse” "
         "also have to hold after the variance of tuning is added to the variance over seeds. This variance is "

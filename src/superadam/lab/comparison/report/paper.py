@@ -64,11 +64,11 @@ def _other_budgets(results: Results) -> str:
 
 
 def citation(results: Results) -> str:
-    """BibTeX of the software, and of the paper it came with."""
+    """BibTeX of the software, and of the paper it came with, as CITATION.cff has them."""
     year = str(results.environment.get("began", ""))[:4] or "2026"
     return f"""@software{{superadam,
   title = {{superadam: adaptive gradient methods as one algorithm, and their comparison}},
-  author = {{{{The superadam contributors}}}},
+  author = {{{{The superadam authors}}}},
   version = {{{results.environment.get("superadam", "unknown")}}},
   year = {{{year}}}
 }}
@@ -76,5 +76,8 @@ def citation(results: Results) -> str:
   title = {{SUPER-ADAM: Faster and Universal Framework of Adaptive Gradients}},
   author = {{Huang, Feihu and Li, Junyi and Huang, Heng}},
   booktitle = {{Advances in Neural Information Processing Systems}},
-  year = {{2021}}
+  volume = {{34}},
+  year = {{2021}},
+  eprint = {{2106.08208}},
+  archivePrefix = {{arXiv}}
 }}"""
