@@ -72,6 +72,12 @@ def test_sets_are_counted():
     assert f"| sets to stay in | {n} |" in (ROOT / "docs" / "comparison.md").read_text()
 
 
+def test_the_site_begins_as_the_readme():
+    """Up to the two commands, with links from the folder docs."""
+    first = README.partition("## Two commands")[0].replace("](docs/", "](")
+    assert (ROOT / "docs" / "index.md").read_text().startswith(first)
+
+
 def refusing(option):
     """The methods that do not take an option."""
     params, refused = [torch.zeros(4, 3, requires_grad=True)], set()
@@ -84,7 +90,10 @@ def refusing(option):
 
 
 def test_the_readme_says_who_refuses_an_option():
-    said = re.search(r"`capturable` and `differentiable` by (.*?); `capturable` by (.*?), too", README, flags=re.S)
+    pattern = (
+        r"exceptions: (.*?) do not support `capturable` or\s+`differentiable`; (.*?) does not support `capturable`"
+    )
+    said = re.search(pattern, README, flags=re.S)
     both, alone = (set(re.findall("`(.*?)`", names)) for names in said.groups())
     assert (refusing("differentiable"), refusing("capturable")) == (both, both | alone)
 

@@ -195,14 +195,18 @@ def test_parts_of_the_users_own_stay():
     assert opt.param_groups[0]["schedule"]["beta"] == 0.5
     assert opt.param_groups[0]["matrix"]["type"] == "GradientNorm"
     opt.param_groups[0]["eps"] = 0.1
-    with pytest.raises(ValueError, match=r"eps of a param group was changed, but adam did not construct the group's matrix"):
+    with pytest.raises(
+        ValueError, match=r"eps of a param group was changed, but adam did not construct the group's matrix"
+    ):
         opt.step()
     opt.param_groups[0]["eps"] = 1e-8
     opt.param_groups[0]["schedule"] = schedules.Constant(alpha=0.3)  # one's own, from now on
     opt.step()
     assert opt.param_groups[0]["schedule"]["alpha"] == 0.3
     opt.param_groups[0]["betas"] = (0.8, 0.999)
-    with pytest.raises(ValueError, match=r"betas of a param group was changed, but adam did not construct the group's schedule"):
+    with pytest.raises(
+        ValueError, match=r"betas of a param group was changed, but adam did not construct the group's schedule"
+    ):
         opt.step()
 
 

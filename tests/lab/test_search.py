@@ -123,10 +123,15 @@ def test_the_claims_of_the_pages_are_those_of_the_second_test():
     for page in (readme, choosing):
         assert f"gradients {gradients}, seconds {seconds}" in page
     value, low, high = re.findall(r"[\d.]+", gradients)
-    for page in (readme, results):
-        assert f"{value} of the gradients" in page
-        assert f"95 % interval {low} to {high}" in page
-    assert f"{value} of AdamW's gradients on four held-out tasks" in index
+    assert f"{value} of the gradients (95 % interval {low} to {high})" in results
+    numbers = {name: [float(x) for x in re.findall(r"[\d.]+", overall[name][1])] for name in (NAME, "SOAP", "Muon")}
+    for page in (readme, index):
+        words = " ".join(page.split())
+        assert f"{value} of the gradients on four held-out tasks" in words
+        assert f"SOAP needed {numbers['SOAP'][0]} and Muon {numbers['Muon'][0]} of AdamW's gradients" in words
+        assert "the 95 % intervals of all three overlap" in words
+    assert max(low for _, low, _ in numbers.values()) < min(high for _, _, high in numbers.values())
+    assert "SOAP and Muon: intervals overlap with these" in readme
     changes = sorted(float(re.match(r"([\d.]+) % lower", cells[0])[1]) for cells in tasks.values())
     assert f"lower on all four, by {changes[0]:.0f} % to {changes[-1]:.0f} %" in results
     first = [cells[0] for cells in rows("results.md", "locked tasks")[1].values()]
