@@ -1,4 +1,4 @@
-"""SUPER-ADAM for PyTorch: adaptive gradient methods as compositions of parts, one part for each choice of Algorithm 1."""
+"""SUPER-ADAM for PyTorch: adaptive gradient methods as compositions of parts."""
 
 from superadam import estimators, iterates, matrices, penalties, reference, schedules, sets, stepsizes, theory, zoo
 from superadam._state.twice import twice
