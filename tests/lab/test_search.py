@@ -140,6 +140,18 @@ def test_the_claims_of_the_pages_are_those_of_the_second_test():
     assert [cell.split(" %")[0] for cell in first if "higher (" in cell] == ["9.3"]
 
 
+def test_the_chooser_says_what_the_runs_by_batch_size_say():
+    _, body = rows("search.md", "partial")
+    small, large, tuning = body["τ = 1, all"]
+    chooser = (ROOT / "docs" / "choosing.md").read_text()
+    assert f"τ = 1 ends at {small} times the loss of τ = 0 at the same cost (batches of 8)" in chooser
+    assert f"at {tuning} times when fine-tuning (batches of 4)" in chooser
+    assert f"τ = 1 ends at {large} times the loss of τ = 0 at the same cost, three seeds" in chooser
+    _, conditions = rows("first-search.md", "search: conditions")
+    losses = {name: [float(cell) for cell in cells[3:]] for name, cells in conditions.items()}
+    assert all(losses[name][2] == max(losses[name]) for name in ("batches of 10", "as before", "batches of 40"))
+
+
 @pytest.mark.parametrize("script", ["search.py", "locked.py", "sensitivity.py", "partial.py"])
 def test_the_pages_are_up_to_date(script):
     copies.check(ROOT / "scripts" / script, "--check")
