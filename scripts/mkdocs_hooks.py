@@ -62,7 +62,9 @@ def on_page_markdown(markdown, page, files, **kwargs):
         notebooks.card(name, files.get_file_from_path(f"tutorials/{name}.md").content_string)
         for name in notebooks.names()
     ]
-    return markdown.replace(CARDS, "\n\n".join(["## Tutorials", gallery.grid(tutorials), gallery.cards()]))
+    return markdown.replace(
+        CARDS, "\n\n".join(["## Tutorials", gallery.grid(tutorials), gallery.cards(gallery.made())])
+    )
 
 
 def on_page_content(content, page=None, **kwargs):
