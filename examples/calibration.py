@@ -54,7 +54,8 @@ def main(steps=2000, batch=100):
     for name, score in brier.items():
         print(f"{name:13s} Brier score {score:.4f}")
     print(f"from isotonic regression by at most {distance:.4f}, outside of the set by {opt.feasibility():.0e}")
-    return {"brier": brier, "distance": distance, "gap": gap, "violation": opt.feasibility()}
+    curves = x.tolist(), exact.tolist()
+    return {"brier": brier, "distance": distance, "gap": gap, "violation": opt.feasibility(), "curves": curves}
 
 
 if __name__ == "__main__":

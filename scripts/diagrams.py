@@ -1,4 +1,4 @@
-"""The algorithm as a diagram of four choices, and the way of one step through the modules."""
+"""The algorithm as a diagram of the paper's four choices, and the way of one step through the modules."""
 
 import style
 from matplotlib.patches import FancyBboxPatch
@@ -51,7 +51,7 @@ def algorithm():
     colors = dict(zip(CHOICES, (style.GREEN, style.RED, style.OCHRE, style.BLUE), strict=True))
     fig, panel = canvas(6.05)
     height, gap = 0.86, 0.1
-    panel.text(0.12, 0.24, "four choices", weight="bold", va="center")
+    panel.text(0.12, 0.24, "the paper's four choices", weight="bold", va="center")
     panel.text(2.92, 0.24, "one step", weight="bold", va="center")
     y = 0.46
     box(panel, 2.92, y, 2.96, 4 * height + 3 * gap, style.GREY, filled=False)

@@ -194,7 +194,7 @@ CONDITIONS = ("as before", "warm-up", "batches of 10", "batches of 40")
 
 def conditions_table() -> str:
     """Final validation losses, geometric means over the seeds."""
-    names = {"adamw": "AdamW", "super_adam_plus": "SUPER-ADAM⁺", TWO_GRADIENTS: "τ = 1"}
+    names = {"adamw": "AdamW", "super_adam_plus": "adamw_ahead", TWO_GRADIENTS: "τ = 1"}
     rows = []
     for condition in CONDITIONS:
         (results,) = read(condition)

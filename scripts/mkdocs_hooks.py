@@ -1,6 +1,7 @@
 r"""For the docs: what is made while the site is built.
 
-Tutorials and examples are run, and become pages with what they have printed and drawn.
+Tutorials and examples are run, and become pages with what they have printed and drawn. docs/errors.md gets a list of
+all messages.
 
 Formulas become MathML, which browsers draw without a script or the network. `pymdownx.arithmatex` finds TeX in pages
 and docstrings and marks it. In prose, x_t and T^(-1/3) become subscripts and superscripts; code is left alone.
@@ -17,6 +18,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import gallery
+import messages
 import notebooks
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, InclusionLevel
@@ -51,14 +53,18 @@ def on_files(files, config, **kwargs):
 
 
 def on_page_markdown(markdown, page, files, **kwargs):
-    """The cards of the gallery."""
+    """The cards of the gallery, and the messages of errors."""
+    if page.file.src_uri == "errors.md":
+        return markdown.replace(messages.MARK, messages.section())
     if page.file.src_uri != "gallery.md":
         return markdown
     tutorials = [
         notebooks.card(name, files.get_file_from_path(f"tutorials/{name}.md").content_string)
         for name in notebooks.names()
     ]
-    return markdown.replace(CARDS, "\n\n".join(["## Tutorials", gallery.grid(tutorials), gallery.cards()]))
+    return markdown.replace(
+        CARDS, "\n\n".join(["## Tutorials", gallery.grid(tutorials), gallery.cards(gallery.made())])
+    )
 
 
 def on_page_content(content, page=None, **kwargs):

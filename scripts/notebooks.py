@@ -1,13 +1,19 @@
 """The tutorials of the docs, run as notebooks while the site is built.
 
-python scripts/notebooks.py [NAME ...]    # run docs/tutorials/NAME.py, or all of them, and say how long each took
+python scripts/notebooks.py [NAME ...]    # run docs/tutorials/NAME.py, or all of them; record the runs (2 minutes)
 
 A tutorial is a Python file in jupytext's percent format. It becomes a page with what its cells have printed and drawn,
 and a notebook to download. Neither is kept in git. A cell that raises or warns ends the build. `# %% alt="…"` describes
 the picture that a cell draws, for those who cannot see it.
+
+docs/data/tutorials.json keeps what the cells of the last run printed, with its date and the hash of the source. The
+tests compare the hash with that of the source today: a tutorial that was changed must be run again.
 """
 
+import datetime
 import functools
+import hashlib
+import json
 import os
 import re
 import sys
@@ -20,10 +26,12 @@ import gallery
 import jupytext
 import nbformat
 import style
+import torch
 from nbclient import NotebookClient
 from traitlets.config import Config
 
 TUTORIALS = style.ROOT / "docs" / "tutorials"
+RECORD = style.ROOT / "docs" / "data" / "tutorials.json"
 COLORS = [style.BLUE, style.RED, style.GREEN, style.OCHRE, style.GREY]
 LOOK = f"""
 import warnings
@@ -115,12 +123,27 @@ def run_all(chosen=()):
         yield from pool.map(run, paths)
 
 
+def record(name):
+    """What is kept of the run of a tutorial."""
+    source = (TUTORIALS / f"{name}.py").read_text()
+    outputs = [output for cell in executed(source).cells for output in cell.get("outputs", ())]
+    return {
+        "source": hashlib.sha256(source.encode()).hexdigest(),
+        "date": datetime.date.today().isoformat(),
+        "torch": torch.__version__,
+        "printed": [output.text for output in outputs if output.get("name") == "stdout"],
+    }
+
+
 def main(chosen):
+    kept = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     for name, text, files, seconds in run_all(chosen):
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
         for file, content in {f"{name}.md": text, **files}.items():
             (folder / file).write_text(content)
         print(f"{seconds:.0f} s {folder}")
+        kept[name] = record(name)
+    RECORD.write_text(json.dumps({name: kept[name] for name in names()}, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

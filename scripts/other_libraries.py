@@ -1,4 +1,4 @@
-"""What docs/comparison.md says of other libraries, checked in the versions that are installed.
+"""What docs/comparison.md says about other libraries, checked in the installed versions.
 
 python -m venv /tmp/others && /tmp/others/bin/pip install pytorch_optimizer optax heavyball
 /tmp/others/bin/pip install --no-deps chop-pytorch  # only read: its import needs torchvision
@@ -54,6 +54,8 @@ def check_torch():
 
     print("torch", torch.__version__)
     claim("15 optimizers, Muon among them", len(optimizers(torch.optim)) == 15 and hasattr(torch.optim, "Muon"))
+    claim("no schedule-free", not mentions("torch.optim", "schedule_?free"))
+    claim("no Prodigy", not mentions("torch.optim", "prodigy"))
     no_variance_reduction("torch.optim")
     no_sets("torch.optim")
 
@@ -65,6 +67,7 @@ def check_pytorch_optimizer():
     names = pytorch_optimizer.get_supported_optimizers()
     claim(f"{len(names)} optimizers", len(names) == 128)
     claim("muon, shampoo and soap among them", {"muon", "shampoo", "soap"} <= set(names))
+    claim("schedulefreeadamw and prodigy among them", {"schedulefreeadamw", "prodigy"} <= set(names))
     claim("no storm", not mentions("pytorch_optimizer", "storm"))
     mars = source("pytorch_optimizer")["optimizer/mars.py"]
     claim("mars keeps the gradient of the last batch", "last_grad" in mars and "is_approx" not in mars)
@@ -81,6 +84,8 @@ def check_optax():
     print(f"      {len([f for f in made if not f.__name__.startswith('_')])} optimizers beside those in contrib")
     claim("a method is a chain of parts", callable(optax.chain))
     claim("muon in contrib", hasattr(optax.contrib, "muon"))
+    claim("schedule-free in contrib", hasattr(optax.contrib, "schedule_free_adamw"))
+    claim("Prodigy in contrib", hasattr(optax.contrib, "prodigy"))
     no_variance_reduction("optax")
     names = [name for name in dir(projections) if name.startswith("projection_")]
     parameters = {p for name in names for p in inspect.signature(getattr(projections, name)).parameters}
@@ -96,6 +101,8 @@ def check_heavyball():
     print(f"      {len(found)} optimizers")
     claim("a method is a chain of parts", importlib.util.find_spec("heavyball.chainable") is not None)
     claim("SOAP and Muon", {"SOAP", "Muon"} <= found)
+    claim("schedule-free", "SFAdamW" in found)
+    claim("no Prodigy", not mentions("heavyball", "prodigy"))
     claim("mars keeps the gradient of the last batch", "mars_old_grad" in source("heavyball")["chainable.py"])
     claim("no storm", not mentions("heavyball", "storm"))
     no_sets("heavyball")
@@ -108,6 +115,7 @@ def check_chop():
     claim(f"{len(found)} stochastic optimizers: {', '.join(found)}", len(found) == 5)
     claim("sets with Euclidean projections", "euclidean_proj_simplex" in files["constraints.py"])
     claim("no second moment in any of them", not re.search(r"addcmul|exp_avg_sq|\bv_t\b", files["stochastic.py"]))
+    claim("no schedule-free, no Prodigy", not mentions("chop", "schedule_?free|prodigy"))
     no_variance_reduction("chop")
 
 

@@ -1,6 +1,5 @@
 """Every public name is on one page of the API, every option is explained once, and type checkers know the options."""
 
-import ast
 import dataclasses
 import doctest
 import importlib
@@ -9,6 +8,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import messages
 import pytest
 from options import described, of_method, options
 from references import REFERENCES, paper
@@ -108,37 +108,37 @@ def test_every_public_name_is_on_one_page_of_the_api():
 ERRORS, _, MESSAGES = (ROOT / "docs" / "errors.md").read_text().partition("\n## ")
 
 
-def text(node):
-    """A message as the page writes it: … for what varies, and for a quoted name, whose ` would end the code."""
-    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-    message = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
-    return re.sub(r"`\w+`", "…", message)
-
-
-def of_source():
-    """The messages of errors and warnings in the package, with their classes; and the classes that it defines."""
-    messages, classes = [], set()
-    for path in (ROOT / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
-                messages.append((text(node.exc.args[0]), getattr(node.exc.func, "id", "")))
-            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "warn":
-                messages.append((text(node.args[0]), node.args[1].id if node.args[1:] else "UserWarning"))
-            elif isinstance(node, ast.ClassDef) and any(
-                getattr(base, "id", "").endswith(("Error", "Warning")) for base in node.bases
-            ):
-                classes.add(node.name)
-    return messages, classes
-
-
 def test_the_page_of_errors_has_messages_of_the_code_and_all_classes():
-    messages, classes = of_source()
+    found, classes = messages.of_source()
     rows = re.findall(r"^\| `([^|]+)` \| `(\w+)` \| \S", MESSAGES, flags=re.M)
     assert len(rows) == MESSAGES.count("\n| `") > 40
-    assert not [row for row in rows if not any(row[0] in message and row[1] == kind for message, kind in messages)]
+    assert not [row for row in rows if not any(row[0] in message and row[1] == kind for _, message, kind in found)]
     assert set(re.findall(r"^\| \[?`(?:[a-z.]+\.)?(\w+)`", ERRORS, flags=re.M)) == classes
     public = {name for name, thing in PUBLIC.items() if isinstance(thing, type) and issubclass(thing, Exception)}
     assert public == {"monitor.MonitorWarning"}  # the page says that no other is exported
+
+
+def test_every_message_is_on_the_page_once():
+    """In the section that the site's build makes of the source. A message without words passes on another one."""
+    assert messages.MARK in MESSAGES
+    section, listed = messages.section(), messages.rows()
+    shown = {message for rows in listed.values() for message, _ in rows}
+    found = {" ".join(message.replace("`", "'").split()) for _, message, _ in messages.of_source()[0]}
+    assert shown == {message for message in found if len(re.findall("[A-Za-z]", message)) > 8}
+    assert all(section.count(f"| `{message.replace('|', chr(92) + '|')}` |") >= 1 for message in shown)
+    assert all(listed.values())
+
+
+def test_every_public_method_of_the_optimizer_is_on_its_page():
+    """Those of torch's own class are torch's."""
+    page = (ROOT / "docs" / "api" / "optimizer.md").read_text()
+    shown = set(re.search(r"inherited_members: \[(.*)\]", page)[1].split(", "))
+    classes = [c for c in superadam.SuperAdam.__mro__[1:] if c.__module__.startswith("superadam.")]
+    public = {name for c in classes for name in vars(c) if not name.startswith("_")} - set(vars(superadam.SuperAdam))
+    of_composer = {name for name in public if name.endswith("_metrics")}
+    assert shown == public - of_composer
+    assert "report_per_parameter_metrics" in (ROOT / "docs" / "monitor.md").read_text()
+    assert "`opt.gradient_evaluations`" in page
 
 
 def test_type_checkers_refuse_a_misspelt_option(tmp_path):

@@ -461,8 +461,8 @@ def test_half_step_without_gradients_can_be_made_good(case, when):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("closure", r"step\(closure\) between the two half-steps of a batch.*opt\.restart\(\)"),
-        ("state_dict", r"state_dict\(\) between the two half-steps"),
+        ("closure", r"step\(closure\) was called between the two half-steps of a batch.*opt\.restart\(\)"),
+        ("state_dict", r"state_dict\(\) was called between the two half-steps"),
     ],
 )
 def test_nothing_comes_between_the_half_steps(name, message):

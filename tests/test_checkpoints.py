@@ -492,7 +492,7 @@ def test_checkpoint_of_another_optimizer_is_refused(name, tau):
     theirs = getattr(torch.optim, name)(params, lr=0.01)
     other.loss(other.join(params), 0).backward()
     theirs.step()
-    refused(run, theirs.state_dict(), "Was it saved by another optimizer")
+    refused(run, theirs.state_dict(), "was saved by another (optimizer|composition)")
 
 
 def test_wrong_shapes_are_refused():
@@ -536,7 +536,9 @@ def test_no_state_dict_between_half_steps():
         run.opt.step()
         if n == 0:
             before = everything(run)
-            with pytest.raises(RuntimeError, match=r"state_dict\(\) between the two half-steps.*Save after the second"):
+            with pytest.raises(
+                RuntimeError, match=r"state_dict\(\) was called between the two half-steps.*after the second"
+            ):
                 run.opt.state_dict()
             assert identical(everything(run), before)
     assert run.opt.state_dict()["gradient_evaluations"] == 4
@@ -681,7 +683,9 @@ def test_other_names_are_refused_and_change_nothing():
     _, opt = trained_pair(NAMED["module"], "a", "b")
     _, other = trained_pair(NAMED["module"], "a", "c")
     before = copy.deepcopy(other.state_dict())
-    with pytest.raises(ValueError, match=r"another model: group 0 has a parameter 'c.weight' here.*param_names"):
+    with pytest.raises(
+        ValueError, match=r"another model: group 0: parameter 'c.weight' is not in the checkpoint.*param_names"
+    ):
         other.load_state_dict(opt.state_dict())
     assert identical(other.state_dict(), before)
 

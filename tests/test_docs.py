@@ -72,6 +72,12 @@ def test_sets_are_counted():
     assert f"| sets to stay in | {n} |" in (ROOT / "docs" / "comparison.md").read_text()
 
 
+def test_the_site_begins_as_the_readme():
+    """Up to the two commands, with links from the folder docs."""
+    first = README.partition("## Two commands")[0].replace("](docs/", "](")
+    assert (ROOT / "docs" / "index.md").read_text().startswith(first)
+
+
 def refusing(option):
     """The methods that do not take an option."""
     params, refused = [torch.zeros(4, 3, requires_grad=True)], set()
@@ -84,7 +90,10 @@ def refusing(option):
 
 
 def test_the_readme_says_who_refuses_an_option():
-    said = re.search(r"`capturable` and `differentiable` by (.*?); `capturable` by (.*?), too", README, flags=re.S)
+    pattern = (
+        r"exceptions: (.*?) do not support `capturable` or\s+`differentiable`; (.*?) does not support `capturable`"
+    )
+    said = re.search(pattern, README, flags=re.S)
     both, alone = (set(re.findall("`(.*?)`", names)) for names in said.groups())
     assert (refusing("differentiable"), refusing("capturable")) == (both, both | alone)
 
@@ -173,32 +182,79 @@ def test_excerpts_are_in_the_files_they_name():
         assert code(excerpt) in code((ROOT / path).read_text()), path
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site, built without a warning."""
+    for package in ("ipykernel", "jupytext", "latex2mathml", "mkdocs", "nbclient"):
+        pytest.importorskip(package, reason="comes with superadam[docs]")
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    subprocess.run(build, check=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    return folder
+
+
+CLIPPED = """() => {
+    const width = document.documentElement.clientWidth, found = [];
+    const scrolls = el => el !== document.body && el.getBoundingClientRect().right <= width + 1
+        && ["auto", "scroll", "hidden"].includes(getComputedStyle(el).overflowX);
+    if (document.documentElement.scrollWidth > width + 1) found.push("the page is wider than the window");
+    for (const el of document.querySelectorAll(".md-content *")) {
+        const { width: w, right } = el.getBoundingClientRect();
+        if (!w || right <= width + 1) continue;
+        let box = el;
+        while (box && !scrolls(box)) box = box.parentElement;
+        if (!box) found.push(`${el.tagName} ends at ${right}`);
+    }
+    for (const box of document.querySelectorAll(".formula"))
+        if (box.scrollHeight > box.clientHeight + 1) found.push(`formula clipped: ${box.textContent}`);
+    for (const cell of document.querySelectorAll(".md-content td, .md-content th"))
+        if (getComputedStyle(cell).display === "none") found.push(`hidden: ${cell.textContent}`);
+    return found.slice(0, 5);
+}"""
+
+
 @pytest.mark.slow
-def test_site_builds(tmp_path):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1000, 1600])
+def test_nothing_is_clipped(site, width, scheme):
+    """No page is wider than the window, no formula or column is cut off: what is too wide scrolls in its own box."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if not Path("/usr/bin/chromium").exists():
+        pytest.skip("needs Debian's chromium")
+    found = {}
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        for path in sorted(site.rglob("*.html")):
+            page.goto(path.as_uri())
+            if wrong := page.evaluate(CLIPPED):
+                found[path.relative_to(site).as_posix()] = wrong
+        browser.close()
+    assert found == {}
+
+
+@pytest.mark.slow
+def test_site_builds(site):
     """Without a warning, with all formulas turned into MathML, and with nothing that is fetched from elsewhere.
 
     Tutorials have been run, and what the gallery shows is there."""
-    for package in ("ipykernel", "jupytext", "latex2mathml", "mkdocs", "nbclient"):
-        pytest.importorskip(package, reason="comes with superadam[docs]")
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
-    subprocess.run(build, check=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
-    pages = {path: path.read_text() for path in tmp_path.rglob("*.html")}
-    assert "<math" in pages[tmp_path / "paper" / "index.html"]
+    pages = {path: path.read_text() for path in site.rglob("*.html")}
+    assert "<math" in pages[site / "paper" / "index.html"]
     for path, text in pages.items():
         assert "arithmatex" not in text, path
         assert not re.findall(r'<(?:script|img|link rel="stylesheet")[^>]+(?:src|href)="(?:https?:)?//', text), path
     for source in TUTORIALS.glob("*.py"):
-        page = pages[tmp_path / "tutorials" / source.stem / "index.html"]
+        page = pages[site / "tutorials" / source.stem / "index.html"]
         assert 'class="text output' in page, source
         shown = re.findall(r'<img alt="[^"]{20,}" src="\.\./(\S+\.svg)"', page)
         assert shown, source
         for name in (*shown, f"{source.stem}.ipynb"):
-            assert (tmp_path / "tutorials" / name).stat().st_size > 1000, name
-    gallery = pages[tmp_path / "gallery" / "index.html"]
+            assert (site / "tutorials" / name).stat().st_size > 1000, name
+    gallery = pages[site / "gallery" / "index.html"]
     cards = set(re.findall(r'<a href="(\w+)/">', gallery))
     assert cards == {path.stem for path in (ROOT / "examples").glob("*.py")}
     for name in re.findall(r'<img [^>]*src="([^"]+)"', gallery):
-        assert (tmp_path / "gallery" / name).resolve().is_file(), name
+        assert (site / "gallery" / name).resolve().is_file(), name
 
 
 PUBLIC = (

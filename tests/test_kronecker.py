@@ -81,7 +81,7 @@ def test_a_checkpoint_of_shampoo_with_eigenvectors_is_refused():
     saved = opt.state_dict()
     saved["state"][0] |= {"QL": saved["state"][0].pop("PL"), "QR": saved["state"][0].pop("PR")}
     with pytest.raises(
-        ValueError, match=r"not one of this composition: it has 'Q[LR]' for parameter 0, where .*PL, PR"
+        ValueError, match=r"saved by another composition: it has 'Q[LR]' for parameter 0; this composition has .*PL, PR"
     ):
         opt.load_state_dict(saved)
 

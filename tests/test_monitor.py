@@ -360,7 +360,7 @@ def test_variance_ratio_tells_if_masks_are_replayed(replayed):
     else:
         assert min(ratios) > 1
         assert [w.category for w in caught] == [UserWarning, MonitorWarning]
-        assert "must see the same batch" in str(caught[0].message)
+        assert "must use the same batch" in str(caught[0].message)
         assert "same dropout masks" in str(caught[1].message)
         assert "twice" in monitor.last["alarms"]["variance_ratio"]
 
@@ -857,7 +857,7 @@ def test_bad_probes():
     with Monitor(opt, 1, loss=lambda batch: batch, batches=[]), pytest.raises(ValueError, match="has no batch"):
         step(1.0)
     for bad in (torch.ones(()), 1.0, torch.ones(2, requires_grad=True) * 2):
-        with Monitor(opt, 1, full=lambda bad=bad: bad), pytest.raises(TypeError, match="can be differentiated"):
+        with Monitor(opt, 1, full=lambda bad=bad: bad), pytest.raises(TypeError, match="a differentiable tensor"):
             step(1.0)
     another = torch.ones((), requires_grad=True)
     with Monitor(opt, 1, full=lambda: another * 2), pytest.raises(ValueError, match="depends on no parameter"):

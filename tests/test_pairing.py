@@ -78,7 +78,7 @@ def memory(model, batches):
 def test_another_batch_in_the_second_evaluation_is_told_once(other, way):
     model, batches = network(), data()
     opt = SuperAdam(model, lr=1e-3, tau=1.0)
-    with pytest.warns(UserWarning, match="evaluations of the first batch, at the same point.*must see the same") as got:
+    with pytest.warns(UserWarning, match="evaluations of the first batch, at the same point.*must use the same") as got:
         run(opt, other(model, batches), batches, way)
     assert len(got) == 1
     run(SuperAdam(model, tau=0.0), other(model, batches), batches, way)  # one evaluation has no second
@@ -155,7 +155,7 @@ def nothing(params):
 def test_clipping_of_single_gradients_is_told_once(change, way):
     model = network()
     opt = SuperAdam(model, lr=0.01, tau=1.0)
-    with pytest.warns(UserWarning, match=r"clip_grad_norm_.*give the optimizer clip=") as got:
+    with pytest.warns(UserWarning, match=r"clip_grad_norm_.*unclipped.*use clip=") as got:
         run(opt, scaled(model, change), data(), way)
     assert len(got) == 1
     run(SuperAdam(model, lr=0.01, tau=0.0), scaled(model, change), data(), way)

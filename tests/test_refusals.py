@@ -72,7 +72,7 @@ def test_resized_parameter_is_refused_in_every_way(change, way, tau, dtype):
     for use in (lambda: opt.step(closure), opt.flush):
         if tau == 0 and use is opt.flush:
             continue
-        with pytest.raises(RuntimeError, match=r"resized has shape .* its state was made for the shape"):
+        with pytest.raises(RuntimeError, match=r"resized has shape .* its state was created for another shape"):
             use()
         assert identical((opt.state_dict()["state"], p, other), before)
     del opt.state[p]

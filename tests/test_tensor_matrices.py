@@ -862,7 +862,7 @@ def test_tensors_of_one_shape_have_turns_by_their_names(named, expected, monkeyp
 
 @pytest.mark.parametrize("constraint", [sets.Box(-1, 1), sets.Simplex()])
 def test_sets_that_need_a_diagonal_are_refused(constraint):
-    with pytest.raises(ValueError, match="does not go with this composition"):
+    with pytest.raises(ValueError, match="cannot be combined with this composition"):
         SuperAdam(Net(), matrix=ByShape(SOAP()), constraint=constraint)
 
 

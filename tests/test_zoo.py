@@ -962,12 +962,15 @@ REFUSED = {
         },
         "by the step count on the host",
     ),
-    "buffer-g": ({"matrix": NamedG()}, "g is taken"),
-    "buffer-x": ({"matrix": NamedX()}, "x is taken"),
-    "buffer-params": ({"matrix": NamedParams()}, "params is taken"),
-    "scalar-matrix": ({"matrix": NamedMatrix()}, "matrix is taken"),
+    "buffer-g": ({"matrix": NamedG()}, "the state name g is already used"),
+    "buffer-x": ({"matrix": NamedX()}, "the state name x is already used"),
+    "buffer-params": ({"matrix": NamedParams()}, "the state name params is already used"),
+    "scalar-matrix": ({"matrix": NamedMatrix()}, "the state name matrix is already used"),
     # Corrected keeps ∇f(x_{t-1}) under this name: one tensor would serve both
-    "buffer-of-the-estimator": ({"matrix": NamedLast(), "estimator": "Corrected"}, "last is taken"),
+    "buffer-of-the-estimator": (
+        {"matrix": NamedLast(), "estimator": "Corrected"},
+        "the state name last is already used",
+    ),
 }
 
 

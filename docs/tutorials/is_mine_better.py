@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Is my optimizer better?
 #
-# You have written an optimizer. Here it is momentum with steps of one length for every tensor. A comparison runs in worker
-# processes, so the class goes into a file of its own.
+# This page compares an optimizer of your own with AdamW, tuned alike, and reads the verdict. The example is momentum
+# with steps of equal length for every tensor. A comparison runs in worker processes, so the class must be in a file.
 
 # %%
 # %%writefile mine.py
@@ -66,8 +66,8 @@ Markdown(verdict)
 # %% [markdown]
 # - **The difference** is a ratio of final validation losses, with an interval. If the interval includes 0 %, chance
 #   explains the difference.
-# - **p** is the chance of so large a difference if the methods were equal.
-# - **Power** says how large a difference must be for so few seeds to show it. Smaller ones may exist.
+# - **p** is the probability of a difference at least this large if the methods were equal.
+# - **Power** says how large a difference must be for this many seeds to detect it. Smaller ones may exist.
 # - Where the runs are not enough, because there are too few seeds or the best learning rate lies at the edge of the
 #   range, the headline says so and names what is needed.
 #
@@ -89,9 +89,9 @@ left.legend()
 plt.show()
 
 # %% [markdown]
-# The two methods need different learning rates. Choose the range of `tune` so that both valleys lie inside of it: a method
+# The two methods need different learning rates. Choose the range of `tune` so that both valleys lie inside it: a method
 # whose best learning rate was never tried looks worse than it is.
 #
-# Five trials and 200 gradients are enough for a page that is built in seconds, and too few to publish. In a terminal,
+# Five trials and 200 gradients fit a page that is built in seconds. They are too few to publish. In a terminal,
 # `superadam compare digits-mlp digits-cnn --methods "mine: mine.py:Normalized"` takes nine trials and shows a table
 # while it runs. [Comparing optimizers](../compare.md) has the rules, tasks of your own, and many machines.

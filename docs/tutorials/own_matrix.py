@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Your own matrix
 #
-# Line 4 of the algorithm is the adaptive matrix H_t. Adam's is the root of an average of squares. One gradient that is a
-# hundred times too large stays in that average for a long time. Here is another matrix, an average of absolute values:
+# Line 4 of the algorithm sets the adaptive matrix H_t. Adam uses the square root of an average of squared gradients. One
+# gradient that is a hundred times too large stays in that average for a long time. This matrix averages absolute values:
 #
 # $$a_t = \beta a_{t-1} + (1 - \beta) |\nabla f(x_t; \xi_t)|, \qquad H_t = \mathrm{diag}(a_t + \lambda)$$
 #
@@ -29,14 +29,14 @@ class MeanAbsolute(matrices.Matrix):
 
 
 # %% [markdown]
-# The fields are its options. `buffers` names what it keeps: tensors like the parameters, zero at first. `update` sees
-# every new gradient, and `H` returns the diagonal. `elementwise` says that the formulas treat each coordinate by itself,
-# which allows faster ways to compute a step.
+# The fields are its options. `buffers` names the tensors it keeps: they have the parameters' shapes and start at zero.
+# `update` gets every new gradient, and `H` returns the diagonal. `elementwise` says that the formulas treat each
+# coordinate separately, which allows faster implementations of a step.
 #
 # ## Is it right?
 #
-# `reference.super_adam` is the algorithm written down literally, in float64. It takes a matrix as a function. The two
-# must take the same steps, with momentum (τ = 0) and with variance reduction (τ = 1).
+# `reference.super_adam` implements the algorithm literally, in float64. It takes a matrix as a function. Both must take
+# the same steps, with momentum (τ = 0) and with variance reduction (τ = 1).
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -110,6 +110,6 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# A class is all it takes: closures, param groups, checkpoints, `foreach` and `compile=True` work as for the built-in
-# matrices, and `matrix="MeanAbsolute"` finds it by name. [Your own parts](../your-own.md) has matrices for whole tensors,
-# sets, schedules and the rest.
+# You need only this class: closures, param groups, checkpoints, `foreach` and `compile=True` work as for the built-in
+# matrices, and `matrix="MeanAbsolute"` finds it by name. [Your own parts](../your-own.md) shows matrices for whole
+# tensors, sets, schedules and other parts.

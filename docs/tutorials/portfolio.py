@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A portfolio
 #
-# Choose the weights of 30 assets. A weight is at least 0 and at most 15 %, all weights sum to 1, and no sector has more
-# than 25 %. The gradients come from random batches of days.
+# This page chooses the weights of 30 assets. Each weight is between 0 and 15 %, all weights sum to 1, and no sector has
+# more than 25 %. The gradients come from random batches of days.
 
 # %%
 import matplotlib.pyplot as plt
@@ -37,20 +37,20 @@ def objective(w):
 # %% [markdown]
 # ## The constraint
 #
-# `CappedSimplex` has the weights. A row of `Polyhedron` is one sector: $A w \le b$. `Intersection` is both at once.
+# `CappedSimplex` bounds the weights. A row of `Polyhedron` bounds one sector: $A w \le b$. `Intersection` combines both.
 
 # %%
 A = torch.nn.functional.one_hot(sector).T.double()
 X = sets.Intersection(sets.CappedSimplex(total=1.0, cap=CAP), sets.Polyhedron(A, torch.full((SECTORS,), LIMIT)))
 
 # %% [markdown]
-# ## One Adam, two ways to stay in the set
+# ## Two ways to keep Adam in the set
 #
-# - On the set: with `constraint=X`, each step of Adam goes to the best feasible point in Adam's own metric, H_t. This is
+# - On the set: with `constraint=X`, each step of Adam goes to the best feasible point in Adam's metric, H_t. This is
 #   line 9 of the algorithm.
-# - Projected: Adam takes its step as ever, and then goes to the nearest feasible point. This is the usual recipe.
+# - Projected: Adam takes its usual step and then moves to the nearest feasible point. This is the usual recipe.
 #
-# SLSQP of scipy gets the exact mean and covariance. It is the reference.
+# scipy's SLSQP, which gets the exact mean and covariance, is the reference.
 
 # %%
 m, C, rows = mean.numpy(), covariance.numpy(), A.numpy()
@@ -96,7 +96,7 @@ for name, all_rates in runs.items():
     print(f"{name:12s}" + "".join(f"{gaps[-1]:10.1e}" for _, gaps in all_rates))
 
 # %% [markdown]
-# Now each way at the learning rate that is best for it:
+# Each way at its best learning rate:
 
 # %% alt="Left: how far the objective is above the optimum, step by step: Adam on the set comes closer than Adam with a projection. Right: the 30 weights of Adam on the set, coloured by sector, beside those of SLSQP, none above 15 %."
 best = {name: min(all_rates, key=lambda run: run[1][-1]) for name, all_rates in runs.items()}
@@ -115,7 +115,6 @@ right.legend()
 plt.show()
 
 # %% [markdown]
-# Both ways are feasible after every step, and both have seen the same batches. Adam divides each coordinate by its own
-# number, and a Euclidean projection ignores these numbers: it ends at [another
-# point](../constraints.md#why-the-metric-matters). [Constraints and penalties](../constraints.md) has all sets and what
-# they cost.
+# Both are feasible after every step and use the same batches. Adam scales each coordinate differently, and a Euclidean
+# projection ignores these scales, so it converges to [another point](../constraints.md#why-the-metric-matters).
+# [Constraints and penalties](../constraints.md) lists all sets and their costs.

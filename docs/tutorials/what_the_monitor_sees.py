@@ -1,8 +1,8 @@
 # %% [markdown]
 # # What the monitor sees
 #
-# A `Monitor` records what an optimizer does. It changes nothing in the run. Here it watches SUPER-ADAM with variance
-# reduction (τ = 1), which takes two gradients of every batch, on a network with dropout.
+# A `Monitor` records what an optimizer does and does not change the run. Here it watches SUPER-ADAM with variance
+# reduction (τ = 1), which needs two gradients per batch, on a network with dropout.
 
 # %%
 import textwrap
@@ -34,8 +34,8 @@ def setup():
 # %% [markdown]
 # ## One line before the loop
 #
-# With `loss` and `batches` the monitor takes two gradients of its own for every report. They tell how far the estimate g_t
-# is from the true gradient.
+# With `loss` and `batches` the monitor computes two more gradients for every report. From them it estimates how far the
+# estimate g_t is from the true gradient.
 
 # %%
 opt, loss = setup()
@@ -60,13 +60,13 @@ for name in ("step", "gradient_evaluations", "grad_norm", "g_norm", "condition",
 monitor.plot()
 
 # %% [markdown]
-# The panel to look at with τ = 1 is the variance of differences over that of gradients. Variance reduction adds the
+# With τ = 1, look at the panel with the variance of differences divided by that of gradients. Variance reduction adds the
 # difference of the two gradients of a batch to the estimate. This pays only if differences have less variance than
 # gradients: the ratio must be below 1, and the smaller the better.
 #
-# ## A mistake that trains
+# ## A mistake that still trains
 #
-# This closure draws its batch inside. The optimizer calls it twice, so the two gradients are of different batches. The
+# This closure draws its batch itself. The optimizer calls it twice, so the two gradients belong to different batches. The
 # loss still falls. The optimizer warns after the first batch, and the monitor warns as soon as it has measured the
 # ratio:
 

@@ -1,4 +1,4 @@
-"""SUPER-ADAM for PyTorch: adaptive gradient methods as one algorithm with four choices."""
+"""SUPER-ADAM for PyTorch: adaptive gradient methods as compositions of parts."""
 
 from superadam import estimators, iterates, matrices, penalties, reference, schedules, sets, stepsizes, theory, zoo
 from superadam._state.twice import twice

@@ -34,7 +34,7 @@ __all__ = ["SuperAdam"]
 
 
 class OfZoo(TypedDict, total=False):
-    """What `superadam.zoo` gives to `SuperAdam` besides its options."""
+    """What `superadam.zoo` passes to `SuperAdam` besides its options."""
 
     method: dict[str, Any]
 
@@ -71,7 +71,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
     batches with a gradient for it. A pending move is taken with the next batch, even if that batch has no gradient for
     the parameter.
 
-    A gradient that is not finite spreads into the parameters, as in torch.optim, because a check would synchronise with
+    A non-finite gradient spreads into the parameters, as in torch.optim, because a check would synchronise with
     the device in every step. Check the loss, or `torch.nn.utils.get_total_norm` of the gradients. `restart()` removes
     NaN and infinity from g and H. Matrices with factors (SOAP, …) never use such a gradient: see `matrices.PerTensor`.
 
@@ -79,27 +79,27 @@ class SuperAdam(Evaluations, PerParameterMetrics):
         params: parameters, (name, parameter) pairs, param groups, or an `nn.Module`. With a module, both evaluations
             of a batch start from the same buffers: BatchNorm counts each batch once. (The optimizer finds other modules
             that an evaluation runs, unless they are part of a compiled function.) A param group can set all options
-            below. It may have other keys, too, unless one looks like a misspelt option.
+            below. Other keys are allowed unless they resemble an option (a likely typo).
         lr: γ, a number or a tensor. None means `matrix.lr`, divided by the largest μ_t of the schedule. For matrices
             like Adam's this is 1e-3 with the default schedule, and 1e-2 with the paper's.
         tau: τ in [0, 1].
         estimator: replaces line 11: one of `superadam.estimators` or its name. It has its own τ.
         matrix: H_t, one of `superadam.matrices` or its name; default `SecondMoment()`, case 1. Norms and inner products
-            run over all parameters whose groups have an equal matrix.
+            are taken over all param groups with an equal matrix.
         schedule: μ_t and α_t, one of `superadam.schedules` or its name. Default: `BiasCorrected(0.9)`, as in Adam;
             with τ > 0 at construction, `BiasCorrected(0.5)`. `Paper()` is the paper's.
-        iterate: the point of the gradients and the point that is the result, one of `superadam.iterates` or its
-            name; default `Plain()`, x_t for both.
+        iterate: where gradients are evaluated and which point is returned, one of `superadam.iterates` or its name;
+            default `Plain()`, x_t for both.
         stepsize: a factor of γ, computed during training, one of `superadam.stepsizes` or its name. `lr="auto"` is
             `stepsize="Prodigy"` with γ = 1.
         constraint: X, one of `superadam.sets`, for each parameter separately. The constructor projects the parameters
-            onto the set. Line 9 keeps them there, with the exact minimiser in the metric of H_t. A gradient that is
-            not finite then raises an error and drops the batch, because line 9 has no solution. (Sets of intervals
-            on a GPU do not check for it.)
+            onto the set. Line 9 keeps them there, with the exact minimiser in the metric of H_t. A non-finite
+            gradient then raises an error and drops the batch, because line 9 has no solution. (Sets of intervals on
+            a GPU do not check for it.)
         penalty: h, one of `superadam.penalties`. Line 9 adds it to f.
         weight_decay: w. A step also subtracts γ μ_t w x_t.
         decoupled_weight_decay: if False, w x_t is added to the gradient instead (the gradient of w/2 ‖x‖²).
-        clip: largest norm of g_t, over all parameters whose groups have an equal bound.
+        clip: largest norm of g_t, taken over all param groups with an equal bound.
         maximize: maximise f.
         rounding: how to round the float32 updates of low-precision parameters. "nearest" loses small updates;
             "stochastic" (bfloat16 only) rounds up or down at random, with the right mean; "master" keeps a float32
@@ -109,7 +109,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
             points of an iterate, and the state of double-precision parameters keep their precision.
         foreach: work on lists of tensors. Default: on accelerators. False takes one tensor at a time.
         fused: use torch's fused kernels. Default: if one computes the same step (case 1, AMSGrad, AdaGrad, and
-            H_t = b I, all with τ = 0). True for another composition warns and changes nothing.
+            H_t = b I, all with τ = 0). If no kernel matches, `fused=True` warns and has no effect.
         compile: build our own kernel, on CPUs and CUDA devices, if all parts work on each coordinate separately. The
             first steps build it, which takes seconds. Sets then do not check for numbers that are not finite.
         capturable: keep the step count on the device, for CUDA graphs.
@@ -211,8 +211,8 @@ class SuperAdam(Evaluations, PerParameterMetrics):
             self._refuse_while_evaluating()
         if closure is not None and self.found_inf is not None:
             raise RuntimeError(
-                "GradScaler looks at the gradients before step(closure) has any. Call scaler.step(opt) without a "
-                "closure, with tau > 0 in a loop over `superadam.twice(loader)`."
+                "GradScaler inspects the gradients before step(closure) computes them. Call scaler.step(opt) without a "
+                "closure; with tau > 0, in a loop over `superadam.twice(loader)`."
             )
         if closure is None and not self.state and twice.current() is None and self._nothing_to_learn():
             self.init_state()
@@ -233,8 +233,8 @@ class SuperAdam(Evaluations, PerParameterMetrics):
         """τ = 0: x_n to x_{n+1}."""
         if twice.here.halves:
             warn(
-                "step() in a `twice` loop, but this optimizer takes one gradient per batch: it takes two steps with "
-                "each batch. Loop over the loader itself."
+                "step() was called in a `twice` loop, but this optimizer uses one gradient per batch, so it takes two "
+                "steps with each batch. Loop over the loader itself."
             )
         loss = None if closure is None else self._evaluate(closure)
         views = self._with_gradients(moves=True)
@@ -254,8 +254,8 @@ class SuperAdam(Evaluations, PerParameterMetrics):
         """τ > 0 with a closure: x_{n-1} to x_n."""
         if self._open_batch is not None:
             raise RuntimeError(
-                "step(closure) between the two half-steps of a batch. Finish the batch with step() in the `twice` "
-                "loop, or call opt.restart() to drop it."
+                "step(closure) was called between the two half-steps of a batch. Finish the batch with step() in the "
+                "`twice` loop, or call opt.restart() to drop it."
             )
         loss, again = self._first_evaluation(closure)
         if self._left_out(loss):

@@ -123,16 +123,33 @@ def test_the_claims_of_the_pages_are_those_of_the_second_test():
     for page in (readme, choosing):
         assert f"gradients {gradients}, seconds {seconds}" in page
     value, low, high = re.findall(r"[\d.]+", gradients)
-    for page in (readme, results):
-        assert f"{value} of the gradients" in page
-        assert f"95 % interval {low} to {high}" in page
-    assert f"{value} of AdamW's gradients on four held-out tasks" in index
+    assert f"{value} of the gradients (95 % interval {low} to {high})" in results
+    numbers = {name: [float(x) for x in re.findall(r"[\d.]+", overall[name][1])] for name in (NAME, "SOAP", "Muon")}
+    for page in (readme, index):
+        words = " ".join(page.split())
+        assert f"{value} of the gradients on four held-out tasks" in words
+        assert f"SOAP needed {numbers['SOAP'][0]} and Muon {numbers['Muon'][0]} of AdamW's gradients" in words
+        assert "the 95 % intervals of all three overlap" in words
+    assert max(low for _, low, _ in numbers.values()) < min(high for _, _, high in numbers.values())
+    assert "SOAP and Muon: intervals overlap with these" in readme
     changes = sorted(float(re.match(r"([\d.]+) % lower", cells[0])[1]) for cells in tasks.values())
     assert f"lower on all four, by {changes[0]:.0f} % to {changes[-1]:.0f} %" in results
     first = [cells[0] for cells in rows("results.md", "locked tasks")[1].values()]
     assert sum("lower (" in cell for cell in first) == 3
     assert "lower on three, 9 % higher on one" in readme
     assert [cell.split(" %")[0] for cell in first if "higher (" in cell] == ["9.3"]
+
+
+def test_the_chooser_says_what_the_runs_by_batch_size_say():
+    _, body = rows("search.md", "partial")
+    small, large, tuning = body["τ = 1, all"]
+    chooser = (ROOT / "docs" / "choosing.md").read_text()
+    assert f"τ = 1 ends at {small} times the loss of τ = 0 at the same cost (batches of 8)" in chooser
+    assert f"at {tuning} times when fine-tuning (batches of 4)" in chooser
+    assert f"τ = 1 ends at {large} times the loss of τ = 0 at the same cost, three seeds" in chooser
+    _, conditions = rows("first-search.md", "search: conditions")
+    losses = {name: [float(cell) for cell in cells[3:]] for name, cells in conditions.items()}
+    assert all(losses[name][2] == max(losses[name]) for name in ("batches of 10", "as before", "batches of 40"))
 
 
 @pytest.mark.parametrize("script", ["search.py", "locked.py", "sensitivity.py", "partial.py"])

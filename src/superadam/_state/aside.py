@@ -33,10 +33,12 @@ def gradients(loss: Tensor, params: Sequence[Tensor], source: str, hint: str = "
     """
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
         raise TypeError(
-            f"{source} must return the loss, a tensor of one element that can be differentiated, and not call "
-            f"backward(); it has returned {loss!r}"
+            f"{source} must return the loss, a differentiable tensor with one element, and must not call backward(); "
+            f"it returned {loss!r}"
         )
     found = torch.autograd.grad(loss, params, allow_unused=True)
     if all(grad is None for grad in found):
-        raise ValueError(f"The loss of {source} depends on no parameter of the model: is it that of another one?{hint}")
+        raise ValueError(
+            f"The loss of {source} depends on no parameter of the model. Is it the loss of another model?{hint}"
+        )
     return found

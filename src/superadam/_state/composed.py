@@ -240,8 +240,8 @@ class ComposedOptimizer(Optimizer):
             devices = sorted({str(p.device) for params in sharing for p in params})
             if len(devices) > 1:
                 raise ValueError(
-                    f"{parts.matrix} solves for all its parameters at once, which must be on one device, and they are "
-                    f"on {', '.join(devices)}: use a diagonal or a scalar matrix"
+                    f"{parts.matrix} solves for all its parameters at once, so they must be on one device; they are "
+                    f"on {', '.join(devices)}. Use a diagonal or a scalar matrix."
                 )
 
     @torch.no_grad()
@@ -273,8 +273,8 @@ class ComposedOptimizer(Optimizer):
         self._current_plans()
         if self._open_batch is not None or any(state.get("phase") == BETWEEN for state in self.state.values()):
             raise RuntimeError(
-                "state_dict() between the two half-steps of a batch, which could not be resumed from. Save after the "
-                "second step() of a batch."
+                "state_dict() was called between the two half-steps of a batch; training could not resume from there. "
+                "Call it after the second step() of a batch."
             )
         state = super().state_dict()
         for group in state["param_groups"]:  # copies, which do not change as training goes on

@@ -89,9 +89,9 @@ def by_name(state_dict: dict[str, Any], there: Names, here: Names) -> dict[str, 
             missing = [name for name in _bare(mine) if name not in place]
             if missing:
                 raise ValueError(
-                    f"The checkpoint belongs to another model: group {i} has a parameter {missing[0]!r} here, and none "
-                    f"of that name there ({', '.join(list(place)[:5])}, ...). To load by position, drop the names "
-                    "('param_names') from the checkpoint's param_groups."
+                    f"The checkpoint belongs to another model: group {i}: parameter {missing[0]!r} is not in the "
+                    f"checkpoint, which has {', '.join(list(place)[:5])}, ... To load by position, delete "
+                    "'param_names' from the checkpoint's param_groups."
                 )
             order = [place[name] for name in _bare(mine)]
             group = {**group, "params": [group["params"][j] for j in order]}
@@ -111,9 +111,9 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
         others = {} if "matrix" in saved else options.OF_TORCH.keys() & saved.keys()
         if others:
             raise ValueError(
-                f"The checkpoint is not one of this composition: its group {i} has no matrix, but "
-                f"{', '.join(sorted(others))}. Was it saved by another optimizer? Those of torch's are loaded by "
-                'create("adamw"), "adam", "amsgrad", "sgd", "adagrad" and "adadelta".'
+                f"The checkpoint was saved by another optimizer: its group {i} has no matrix, but "
+                f"{', '.join(sorted(others))}. To load a checkpoint of torch's, construct the optimizer with "
+                'create("adamw"), "adam", "amsgrad", "sgd", "adagrad" or "adadelta".'
             )
         for name in names:
             mine, theirs = (g[name]["type"] if isinstance(g.get(name), dict) else g.get(name) for g in (group, saved))
@@ -131,8 +131,8 @@ def _check_state(parts: Composition, p: Tensor, index: Any, state: dict[str, Any
     known = known_state(parts, p)
     for name in state.keys() - known:
         raise ValueError(
-            f"The checkpoint is not one of this composition: it has {name!r} for parameter {index}, where "
-            f"{', '.join(sorted(known))} are known. Was it saved by another optimizer?"
+            f"The checkpoint was saved by another composition: it has {name!r} for parameter {index}; this composition "
+            f"has {', '.join(sorted(known))}. Construct the optimizer as it was when the checkpoint was saved."
         )
     shapes: dict[str, Any] = {name: slot.shape for name, slot in parts.slots(real(p)).items()}
     shapes |= {"master": real(p).shape, "root": parts.root_shape(p) or (), **parts.scalars}

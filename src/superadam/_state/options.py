@@ -62,7 +62,9 @@ class Composition(NamedTuple):
         if estimator is None:
             estimator = Recursive(float(options["tau"]))
         elif options["tau"] != 0:
-            raise ValueError(f"tau={options['tau']} belongs to the default estimator: give it or estimator=, not both")
+            raise ValueError(
+                f"tau={options['tau']} is an option of the default estimator: use tau= or estimator=, not both"
+            )
         estimator = Estimator.find(estimator)
         parts = cls(
             estimator,
@@ -84,22 +86,22 @@ class Composition(NamedTuple):
             if options["capturable"]:
                 reason = reason or _why_not_captured(part)
             if reason is not None:
-                raise ValueError(f"{part} does not go with this composition: {reason}")
+                raise ValueError(f"{part} cannot be combined with this composition: {reason}")
             for name, value in part.spec().items():
                 if not isinstance(value, int | float | str | tuple | dict | Tensor | None):
-                    raise TypeError(f"{part}: {name} must be a number, a string, a tuple or a tensor, for checkpoints")
+                    raise TypeError(f"{part}: {name} must be a number, string, tuple or tensor, to go into checkpoints")
         taken = set(RESERVED)
         keeping = (self.estimator, self.iterate, self.matrix, *(() if self.stepsize is None else (self.stepsize,)))
         for part in keeping:
             names = [*part.buffers, *getattr(part, "scalars", ()), *getattr(part, "numbers", ())]
             if again := taken.intersection(names):
-                raise ValueError(f"{part} must name its state otherwise: {', '.join(sorted(again))} is taken")
+                raise ValueError(f"{part}: the state name {', '.join(sorted(again))} is already used; choose another")
             taken.update(names)
 
     def check_shape(self, x: Tensor) -> None:
         """Refuse what line 9 cannot be solved for on a tensor like x."""
         if self.matrix.vanishes and self.constraint is None:  # which every group may have of its own
-            raise ValueError(f"{self.matrix} needs a bounded set, as constraint=sets.SpectralBall(r), in every group")
+            raise ValueError(f"{self.matrix} needs a bounded set in every group, e.g. constraint=sets.SpectralBall(r)")
         for part in (self.constraint, self.penalty):
             if part is not None and (reason := shape_objection(part, self.matrix, x)):
                 raise ValueError(reason)
@@ -271,8 +273,8 @@ def _automatic(stepsize: object) -> object:
     """The step size of lr="auto"."""
     if stepsize is not None and not Stepsize.find(stepsize).scalars:
         raise ValueError(
-            f'lr="auto" estimates the learning rate, and stepsize={stepsize} does not: give lr a number, or another '
-            "stepsize, such as stepsizes.Prodigy()"
+            f'lr="auto" needs a stepsize that estimates the learning rate; stepsize={stepsize} does not. Set lr to a '
+            "number, or use another stepsize such as stepsizes.Prodigy()"
         )
     return "Prodigy" if stepsize is None else stepsize
 

@@ -108,8 +108,8 @@ class Pairing:
         apart, self._apart = self._apart, None
         if apart is not None and apart > 0.01:  # NaN, of gradients that are zero or not finite, is not
             warn(
-                "The two evaluations of the first batch, at the same point, have given two gradients that differ by "
-                f"{float(apart):.0%}. With tau > 0 both must see the same batch, and start from cleared gradients "
+                "The two evaluations of the first batch, at the same point, gave gradients that differ by "
+                f"{float(apart):.0%}. With tau > 0 both must use the same batch and start from cleared gradients "
                 "(opt.zero_grad() in each turn of a `twice` loop). Does the closure (or the body of the loop) "
                 "fetch a batch, or draw from a torch.Generator of its own? Fetch the batch before "
                 "step(closure), or loop over `superadam.twice(loader)`, and set such a generator to the same state "
@@ -124,10 +124,10 @@ class Pairing:
                 self._unhook()
                 self._warned = True
                 warn(
-                    "The two gradients of a batch were changed between backward() and step(), one by "
+                    "The two gradients of a batch were scaled between backward() and step(), one by "
                     f"{2**worst:.4g} times the factor of the other: clip_grad_norm_, or a trainer's gradient_clip_val "
-                    "or max_grad_norm? With tau > 0 line 11 takes their difference, which must be one of gradients of "
-                    "the same function. Switch this clipping off, and give the optimizer clip=, which bounds g_t."
+                    "or max_grad_norm? With tau > 0, line 11 uses the difference of the two gradients, so both must be "
+                    "unclipped. Turn this clipping off and use clip=, which bounds g_t."
                 )
 
 

@@ -76,20 +76,20 @@ def _follow(opt: ComposedOptimizer, group: dict[str, Any], method: dict[str, Any
     changed = ", ".join(n for n in now if now[n] != before[n])
     if made.keys() != wanted.keys() and any(opt.state.get(p, {}).get("phase", START) != START for p in group["params"]):
         raise ValueError(
-            f"{changed} of a param group was changed, which asks for other parts, and they for another state: change "
-            f"it before the first step, or make the optimizer with a {changed} that is not 0"
+            f"Changing {changed} of a param group after the first step would change the optimizer's state. Change it "
+            f"before the first step, or construct the optimizer with a non-zero {changed}."
         )
     for name in made.keys() & wanted.keys():
         if made[name] != wanted[name] and not _same(group[name], made[name]):
             raise ValueError(
-                f"{changed} of a param group was changed, but its {name} is not the one that {method['type']} makes of "
-                f"it: change group[{name!r}] instead, or leave {changed} as it was"
+                f"{changed} of a param group was changed, but {method['type']} did not construct the group's {name}. "
+                f"Change group[{name!r}] instead, or restore {changed}."
             )
     compiled_step.set(False)  # it would be another kernel in every step of a schedule
     if group["compile"] and opt.state:
         warn(
-            "A change of the options of a method asks for a new compiled kernel, which takes seconds: these parameters "
-            "go on without compile=True. With OneCycleLR or CyclicLR, cycle_momentum=False keeps it."
+            "An option of the method changed, and compile=True would build a new kernel, which takes seconds. These "
+            "parameters now run without compile=True. With OneCycleLR or CyclicLR, use cycle_momentum=False."
         )
         group["compile"] = False
     group.update(dict.fromkeys(made.keys() - wanted.keys()))

@@ -75,8 +75,8 @@ def check_gradients(opt: ComposedOptimizer) -> None:
     check_shapes(opt)
     if not seen and opt.two_point:
         raise RuntimeError(
-            "No parameter has a gradient. With tau > 0 every evaluation must leave gradients: does the closure "
-            "call loss.backward(), and the loop call it in both turns?"
+            "No parameter has a gradient. With tau > 0 every evaluation must compute gradients: does the closure "
+            "call loss.backward(), and does the `twice` loop call it in both turns?"
         )
 
 
@@ -90,9 +90,9 @@ def check_agreement(opt: ComposedOptimizer) -> None:
         if p in have and 0 < have[p] < (size := opt._places[p].group.size()):
             here = "has none" if p.grad is None else "has one"
             raise RuntimeError(
-                f"Parameter {_name(plan, i, j)} has a gradient on {have[p]} of {size} processes (this one {here}), and "
-                f"one of them works on its matrix for all. Give it a gradient on all of them (DDP does, with "
-                "find_unused_parameters=True; zeros, where it was not used), or on none."
+                f"Parameter {_name(plan, i, j)} has a gradient on {have[p]} of {size} processes (this one {here}), but "
+                "one process computes its matrix for all. Give it a gradient on every process or on none. (DDP with "
+                "find_unused_parameters=True does: zeros where the parameter was not used.)"
             )
 
 
@@ -108,8 +108,8 @@ def check_shapes(opt: ComposedOptimizer) -> None:
             if was != now:
                 raise RuntimeError(
                     f"Parameter {_name(plan, i, j)} has shape {tuple(p.shape)} and is {p.dtype}, but its state was "
-                    f"made for the shape and precision of another: {name!r} is {was[0]} {was[1]}, expected {now[0]} "
-                    f"{now[1]}. Make a new optimizer, or `del opt.state[p]` to start this parameter anew."
+                    f"created for another shape or precision: {name!r} is {was[0]} {was[1]}, expected {now[0]} "
+                    f"{now[1]}. Construct a new optimizer, or `del opt.state[p]` to reset this parameter."
                 )
 
 
@@ -157,9 +157,9 @@ def _check_for_factors(opt: ComposedOptimizer) -> None:
         square = torch.linalg.vector_norm(real(local(p.grad)).to(state_dtype(p))).square()
         if not math.isfinite(float(over_ranks(square, sharding(p)))):
             raise NotFiniteError(
-                f"The gradient of parameter {_name(plan, i, j)} is not finite, or its square is not: the factors of "
-                f"{plan.of(p).matrix} would never forget it. This batch is dropped, and training can go on with the "
-                "next one. If every batch is so, look at the loss, or lower lr."
+                f"The gradient of parameter {_name(plan, i, j)} is not finite, or its square is not: it would stay in "
+                f"the factors of {plan.of(p).matrix} for ever. This batch is dropped, and training can go on with the "
+                "next one. If this happens in every batch, check the loss, or lower lr."
             )
 
 
@@ -183,9 +183,9 @@ def check_left_out(s: View) -> None:
         shapes = ", ".join(sorted({str(tuple(p.shape)) for p in s.params}))
         raise RuntimeError(
             f"{type(s.matrix).__name__}: in the last {LOOK_EVERY} steps a gradient of shape {shapes}, or its square, "
-            "was not finite. It was left out: the factors of H_t are finite, and these parameters have not moved "
-            "along it. opt.restart() forgets g_t and goes on from here; a GradScaler, or a look at the loss, keeps "
-            "such batches out."
+            "was not finite. The step left it out: the factors of H_t are finite, and these parameters did not move. "
+            "opt.restart() resets g_t so that training can go on. To avoid such batches, use a GradScaler, or skip "
+            "batches with a non-finite loss."
         )
 
 
@@ -208,6 +208,6 @@ def check_matrix(s: View, solve: Callable[[View, Tensor], Tensor]) -> None:
         wrong = None if product >= 0 else f"gᵀH⁻¹g is {product:g}"
     if wrong is not None:
         raise RuntimeError(
-            f"{s.matrix} makes an H that is not positive definite: {wrong}, in step {step}. Line 9 needs H > 0: take "
-            "absolute values, or roots of squares, and add a λ > 0."
+            f"{s.matrix} returned an H that is not positive definite: {wrong}, in step {step}. Line 9 needs H > 0: use "
+            "absolute values or square roots of squares, and add λ > 0."
         )

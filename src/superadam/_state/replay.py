@@ -88,9 +88,9 @@ class Replay:
                 _warned = True
             warn(
                 "Two threads evaluate batches at two points at the same time, and random numbers were drawn meanwhile. "
-                "All threads draw from the same generators: where an evaluation draws (dropout), the second of a batch "
-                "does not see the masks of the first. Run each training in a process of its own, or use "
-                "step(closure), and hold one lock, the same in all threads, around it and whatever else draws.",
+                "All threads share torch's generators, so the two evaluations of a batch may get different dropout "
+                "masks. Run each training in its own process, or use step(closure) and hold one lock, shared by all "
+                "threads, around it and around everything else that draws random numbers.",
                 RuntimeWarning,
             )
 

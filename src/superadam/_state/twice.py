@@ -86,7 +86,7 @@ class Turns(Iterator[T]):
 
     def _half(self) -> Half:
         if not self._place:
-            raise RuntimeError("A `twice` loop knows where it is only while it runs: ask inside of it.")
+            raise RuntimeError("`complete` and `size` are only available inside the `twice` loop.")
         return self._place[0]
 
     @property
@@ -199,8 +199,8 @@ class _LoaderOfATurn:
         if self.steps not in (1, self.accumulate):  # 1 for those who add up micro-batches without Accelerate
             raise RuntimeError(
                 f"Accelerator(gradient_accumulation_steps={self.steps}) divides every loss by {self.steps}, but "
-                f"twice(loader, accumulate={self.accumulate}) makes a batch of {self.accumulate} micro-batches. Give "
-                "both the same number."
+                f"twice(loader, accumulate={self.accumulate}) makes a batch of {self.accumulate} micro-batches. Use "
+                "the same number in both."
             )
         return self.complete
 

@@ -54,7 +54,7 @@ def from_torch(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> dict[str, 
             others = [n for n, r in RECIPES.items() if r.twin and _difference(r.twin, None, theirs, states) is None]
             hint = f' It fits create("{others[0]}").' if others and RECIPES[others[0]] is not recipe else ""
             raise ValueError(
-                f"The checkpoint was not saved by this optimizer, nor by {recipe.twin.name}, which it equals: group "
+                f"The checkpoint was saved neither by this optimizer nor by {recipe.twin.name}, which it equals: group "
                 f"{i} {reason}.{hint}"
             )
         method = group["method"]
@@ -94,8 +94,8 @@ def _recipe(group: dict[str, Any]) -> Any:
         why = "torch adds the weight decay to the gradient here"
     if why is not None:
         raise ValueError(
-            f"This composition has no counterpart in torch, so checkpoints cannot be exchanged with it: {why}. "
-            'Those that have one: create("sgd"), "adagrad", "adadelta", "adam", "adamw", "amsgrad", "radam", "adamax".'
+            f"No optimizer of torch equals this composition, so torch cannot use its checkpoints: {why}. "
+            'Use create("sgd"), "adagrad", "adadelta", "adam", "adamw", "amsgrad", "radam" or "adamax".'
         )
     return recipe
 
@@ -180,7 +180,7 @@ def _theirs(recipe: Any, options: dict[str, Any], p: Tensor, state: dict[str, An
     found: dict[str, Any] = {"step": torch.tensor(float(t))} if recipe.twin.counts else {}
     for theirs, ours in recipe.twin.buffers.items():
         if state["phase"] == RESTARTED:
-            raise ValueError("restart() has dropped the average of the gradients: take a step first")
+            raise ValueError("restart() has reset the average of the gradients: take a step first")
         tensor = state[ours].clone()
         if ours == "g" and recipe.scale is not None and t > 0:
             scale = recipe.scale(t, **options)

@@ -55,7 +55,8 @@ def create(
         lr: γ; default: the method's, or that of the preset.
         preset: "cifar10", "cifar100", "imagenet", "wikitext2-lstm" or "wikitext2-transformer". Other options given here
             override it.
-        **options: options of the builder, and of `SuperAdam`.
+        **options: options of the builder, and of `SuperAdam`. Type checkers accept any name here, because the options
+            depend on `name`; at run time an unknown one is a TypeError. Checkers know the options of `SuperAdam(…)`.
 
     >>> import torch
     >>> opt = create("super_adam", torch.nn.Linear(3, 1), preset="imagenet", tau=1)
