@@ -47,6 +47,7 @@ class Kronecker(PerTensor, abstract=True):
         for name in ("one_sided_above", "largest"):
             check(getattr(self, name) >= 0, name, getattr(self, name), f"{name} >= 0")
         check(self.block is None or self.block >= 2, "block", self.block, "block >= 2, or None")
+        check(self.block is None or isinstance(self.split, int), "split", self.split, "a whole number, with block")
 
     # ------------------------------------------------------------------------------------ shapes
 
@@ -81,7 +82,7 @@ class Kronecker(PerTensor, abstract=True):
 
     @property
     def reshapes(self) -> bool:
-        return self.block is None and type(self).matrices is Kronecker.matrices
+        return self.block is None and isinstance(self.split, int) and type(self).matrices is Kronecker.matrices
 
     def sides(self, rows: int, columns: int) -> tuple[tuple[str, int], ...]:
         """The sides that have a factor: their names and dimensions."""
@@ -230,6 +231,7 @@ class Shampoo(Kronecker):
     grafting: Matrix | None = None
 
     made = "P"
+    ignores_zeros = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from superadam._state.parts import check
 from superadam.matrices.base import Matrix
@@ -21,17 +21,19 @@ class PerTensor(Matrix, abstract=True):
     """Base class of the matrices of each tensor.
 
     A tensor is a matrix with its rows; its further dimensions are the columns, so a convolution's kernel is out × (in ·
-    height · width).
+    height · width). The kernel of a convolution with groups is one matrix too, unless `split` is the number of groups.
 
     Vectors, and kernels of depthwise convolutions, are for another matrix: see `ByShape`.
 
     Unless H_t is a diagonal, `update` never sees a gradient that is not finite, or whose square is not. On a CPU such a
-    batch is refused before anything changes. Elsewhere the device puts zeros in its place, the tensor stays where it
-    is, and an error tells of it at the next tenth step.
+    batch is refused before anything changes. Elsewhere the device puts zeros in its place, the tensor is not updated,
+    and an error is raised at the next multiple of ten steps.
 
     Args:
         batch_dims: number of leading dimensions that count matrices: 1 for experts (experts, out, in).
-        split: cut the rows into so many matrices: 3 for a joint query, key and value, or the number of heads.
+        split: cut the rows into so many matrices: 3 for a joint query, key and value, or the number of heads or groups.
+            A tuple gives the rows of each, as (4096, 1024, 1024) for grouped-query attention; zeros fill up the smaller
+            ones.
 
     >>> class Rows(PerTensor):
     ...     def slots(self, x):
@@ -46,14 +48,19 @@ class PerTensor(Matrix, abstract=True):
     """
 
     batch_dims: int = field(default=0, kw_only=True, repr=False)
-    split: int = field(default=1, kw_only=True, repr=False)
+    split: int | tuple[int, ...] = field(default=1, kw_only=True, repr=False)
 
     scope = "tensor"
+    ignores_zeros: ClassVar[bool] = False
+    """Whether rows of zeros below a matrix change nothing, so that matrices of different sizes go in one batch."""
 
     def __post_init__(self) -> None:
-        for name in ("every", "split"):
-            value = getattr(self, name, 1)
-            check(isinstance(value, int) and value >= 1, name, value, f"a whole number {name} >= 1")
+        sizes = self.split if isinstance(self.split, tuple) else (self.split,)
+        for name, values in (("every", (getattr(self, "every", 1),)), ("split", sizes)):
+            whole = bool(values) and all(isinstance(value, int) and value >= 1 for value in values)
+            check(whole, name, getattr(self, name, 1), f"a whole number {name} >= 1")
+        equal = isinstance(self.split, int) or self.ignores_zeros
+        check(equal, "split", self.split, f"a whole number: {type(self).__name__} needs matrices of one size")
         check(self.batch_dims >= 0, "batch_dims", self.batch_dims, "batch_dims >= 0")
 
     @property
@@ -67,7 +74,10 @@ class PerTensor(Matrix, abstract=True):
         return None
 
     def accepts(self, x: Tensor) -> bool:
-        if x.dim() < self.batch_dims + 2 or x.numel() == 0 or x.shape[self.batch_dims] % self.split:
+        if x.dim() < self.batch_dims + 2 or x.numel() == 0:
+            return False
+        rows = x.shape[self.batch_dims]
+        if rows % self.split if isinstance(self.split, int) else rows != sum(self.split):
             return False
         depthwise = x.dim() > self.batch_dims + 2 and x.shape[self.batch_dims + 1] == 1
         return not depthwise and min(self.size(x)[1:]) > 1
@@ -75,14 +85,28 @@ class PerTensor(Matrix, abstract=True):
     def size(self, x: Tensor) -> tuple[int, int, int]:
         """How many matrices a tensor is, their rows and their columns."""
         lead, (rows, *columns) = x.shape[: self.batch_dims], x.shape[self.batch_dims :]
-        return math.prod(lead) * self.split, rows // self.split, math.prod(columns)
+        if isinstance(self.split, int):
+            return math.prod(lead) * self.split, rows // self.split, math.prod(columns)
+        return math.prod(lead) * len(self.split), max(self.split), math.prod(columns)
 
     def matrices(self, x: Tensor) -> Tensor:
-        return x.reshape(self.size(x))
+        batch, rows, columns = self.size(x)
+        if isinstance(self.split, int):
+            return x.reshape(batch, rows, columns)
+        parts = x.reshape(-1, sum(self.split), columns).split(self.split, 1)
+        filled = [nn.functional.pad(part, (0, 0, 0, rows - part.shape[1])) for part in parts]
+        return torch.stack(filled, 1).reshape(batch, rows, columns)
+
+    def tensor(self, matrices: Tensor, shape: torch.Size) -> Tensor:
+        if isinstance(self.split, int):
+            return matrices.reshape(shape)
+        parts = matrices.reshape(-1, len(self.split), *matrices.shape[1:]).unbind(1)
+        return torch.cat([part[:, :n] for part, n in zip(parts, self.split, strict=True)], 1).reshape(shape)
 
     @property
     def reshapes(self) -> bool:
-        return type(self).matrices is PerTensor.matrices and type(self).tensor is Matrix.tensor
+        own = type(self).matrices is PerTensor.matrices and type(self).tensor is PerTensor.tensor
+        return own and isinstance(self.split, int)
 
     def dims(self, x: Tensor, *, rows: bool, columns: bool) -> tuple[int, ...]:
         """The dimensions of x that are the rows and the columns of its matrices."""
