@@ -496,7 +496,7 @@ def test_one_pattern_is_no_tuple():
         (lambda: KLShampoo(start=0.0), "start > 0"),
         (lambda: PSGDKron(least=0.0), "0 < least <= 1"),
         (lambda: create("muon", nn.Linear(2, 2), momentum=1.0), "0 <= momentum < 1"),
-        (lambda: create("soap", nn.Linear(2, 2), split="qkv"), r"split parameter: 'qkv'.*such as \{'\*qkv\*': 3\}"),
+        (lambda: create("soap", nn.Linear(2, 2), split="heads"), r"split parameter: 'heads'.*such as \{'\*qkv\*': 3\}"),
     ],
 )
 def test_bad_options(make, message):

@@ -47,7 +47,6 @@ class Kronecker(PerTensor, abstract=True):
         for name in ("one_sided_above", "largest"):
             check(getattr(self, name) >= 0, name, getattr(self, name), f"{name} >= 0")
         check(self.block is None or self.block >= 2, "block", self.block, "block >= 2, or None")
-        check(self.block is None or isinstance(self.split, int), "split", self.split, "a whole number, with block")
 
     # ------------------------------------------------------------------------------------ shapes
 
@@ -64,7 +63,7 @@ class Kronecker(PerTensor, abstract=True):
     def matrices(self, x: Tensor) -> Tensor:
         if self.block is None:
             return super().matrices(x)
-        whole = x.reshape(PerTensor.size(self, x))  # zeros fill up the last blocks: they stay zeros
+        whole = self.parts(x)  # zeros fill up the last blocks: they stay zeros
         batch, rows, columns = whole.shape
         _, r, c = self.size(x)
         high, wide = math.ceil(rows / r), math.ceil(columns / c)
@@ -78,7 +77,7 @@ class Kronecker(PerTensor, abstract=True):
         _, r, c = matrices.shape
         high, wide = math.ceil(rows / r), math.ceil(columns / c)
         whole = matrices.view(batch, high, wide, r, c).transpose(2, 3).reshape(batch, high * r, wide * c)
-        return whole.narrow(1, 0, rows).narrow(2, 0, columns).reshape(shape)
+        return super().tensor(whole.narrow(1, 0, rows).narrow(2, 0, columns), shape)
 
     @property
     def reshapes(self) -> bool:

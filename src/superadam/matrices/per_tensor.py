@@ -90,10 +90,14 @@ class PerTensor(Matrix, abstract=True):
         return math.prod(lead) * len(self.split), max(self.split), math.prod(columns)
 
     def matrices(self, x: Tensor) -> Tensor:
-        batch, rows, columns = self.size(x)
+        return x.reshape(self.size(x)) if isinstance(self.split, int) else self.parts(x)
+
+    def parts(self, x: Tensor) -> Tensor:
+        """What `split` cuts a tensor into, with zeros below those with fewer rows."""
+        batch, rows, columns = PerTensor.size(self, x)
         if isinstance(self.split, int):
             return x.reshape(batch, rows, columns)
-        parts = x.reshape(-1, sum(self.split), columns).split(self.split, 1)
+        parts = torch.split(x.reshape(-1, sum(self.split), columns), list(self.split), 1)
         filled = [nn.functional.pad(part, (0, 0, 0, rows - part.shape[1])) for part in parts]
         return torch.stack(filled, 1).reshape(batch, rows, columns)
 
