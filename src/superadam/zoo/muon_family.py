@@ -104,7 +104,7 @@ def muon(
     "match_rms_adamw". Embeddings, the head, vectors and depthwise kernels have the same momentum and Adam's matrix,
     with the learning rate `rate` · lr. Give `params` as a module: only then the optimizer knows which layers are
     embeddings and the head. With a list of parameters they have Muon's step too; exclude them with
-    `names=("embed*", "head*")`.
+    `names=("embed*", "head*")`. `tau` > 0 reduces the variance of g_t (`estimators.NesterovRecursive`).
 
     Args:
         nesterov: step along a mixture of momentum and newest gradient.
