@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -12,9 +13,10 @@ from torch import Tensor, nn
 from superadam._state.parts import check
 from superadam.matrices.base import Matrix
 
-__all__ = ["LinAlgError", "PerTensor", "eigh"]
+__all__ = ["LinAlgError", "PerTensor", "Trouble", "descending", "eigh", "orthogonal", "retried"]
 
 LinAlgError: Any = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+Decomposition = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class PerTensor(Matrix, abstract=True):
@@ -126,12 +128,12 @@ def eigh(A: Tensor, what: str) -> tuple[Tensor, Tensor]:
     tensor([2., 1.])
     """
     try:
-        values, Q = _eigh(A)
+        return descending(A)
     except LinAlgError:
         if not bool(A.isfinite().all()):
             raise not_finite(what) from None
-        values, Q = (result.to(A) for result in _eigh(A.double()))
-    return values.flip(-1), Q.flip(-1)
+    values, Q = descending(A.double())
+    return values.to(A), Q.to(A)
 
 
 def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,6 +147,54 @@ def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
     if Q.device.type == "cpu" and not bool(Q.isfinite().all()):  # elsewhere LAPACK is not used, and the host would wait
         raise LinAlgError("the eigenvectors are not finite")
     return values - shift, Q
+
+
+@dataclass
+class Trouble:
+    """Which matrices of a batch a decomposition had to be repeated for in float64, and for which it failed there too."""
+
+    again: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    what: str = ""
+    error: Exception | None = None
+
+
+def retried(compute: Decomposition, A: Tensor, what: str, trouble: Trouble) -> tuple[Tensor, Tensor]:
+    """`compute` of a batch. If that fails, of each matrix by itself, and in float64 where that fails.
+
+    Where that fails too, the result is that of the identity, and `trouble` says so.
+    """
+    try:
+        return compute(A)
+    except LinAlgError:
+        if not bool(A.isfinite().all()):
+            raise not_finite(what) from None
+    values, Q = A.new_ones(A.shape[:-1]), torch.eye(A.shape[-1]).to(A).repeat(len(A), 1, 1)
+    for i in range(len(A)):
+        try:
+            values[i], Q[i] = compute(A[i])
+        except LinAlgError:
+            trouble.again.add(i)
+            try:
+                values[i], Q[i] = compute(A[i].double())
+            except LinAlgError as error:
+                trouble.failed.add(i)
+                trouble.what, trouble.error = what, error
+    return values, Q
+
+
+def descending(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, the largest first, and eigenvectors of a batch of positive semidefinite matrices."""
+    values, Q = _eigh(A)
+    return values.flip(-1), Q.flip(-1)
+
+
+def orthogonal(A: Tensor) -> tuple[Tensor, Tensor]:
+    """The diagonal of R, and Q, of A = QR."""
+    Q, R = torch.linalg.qr(A)
+    if Q.device.type == "cpu" and not bool(Q.isfinite().all()):
+        raise LinAlgError("the orthogonal factor is not finite")
+    return R.diagonal(dim1=-2, dim2=-1), Q
 
 
 def not_finite(what: Any) -> RuntimeError:
