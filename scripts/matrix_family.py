@@ -19,13 +19,15 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "data" / "matrix_family.json"
 PAGE = ROOT / "docs" / "results.md"
 
-TASKS = ("digits-autoencoder", "digits-vit", "ratings")
+TASKS = ("digits-autoencoder", "digits-vit", "ratings", "pydoc-transformer")
 GRAFT = '{"type":"SecondMoment","beta":0.99,"lam":1e-8,"bias_correction":true}'
 METHODS = (
     "muon",
     "soap",
+    "super_adam_plus",
     "kl_shampoo",
     "psgd_kron",
+    "shampoo",
     f"shampoo, grafted: shampoo betas=[0.9,0.99] precondition_frequency=10 grafting={GRAFT}",
     "mars_m",
     "mars_shampoo",

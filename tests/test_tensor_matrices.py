@@ -16,6 +16,7 @@ from superadam._step.tensors import join
 from superadam.matrices import SOAP, Adafactor, ByShape, KLShampoo, PSGDKron, SecondMoment, Shampoo, Spectral
 from superadam.matrices import per_tensor as per_tensor_module
 from superadam.matrices.spectral import polar, polynomials
+from superadam.monitor import MonitorWarning
 from test_amp import NoHostSync
 
 CONSTANT = schedules.Constant(alpha=0.3)
@@ -525,7 +526,7 @@ def test_one_pattern_is_no_tuple():
         (lambda: KLShampoo(start=0.0), "start > 0"),
         (lambda: PSGDKron(least=0.0), "0 < least <= 1"),
         (lambda: create("muon", nn.Linear(2, 2), momentum=1.0), "0 <= momentum < 1"),
-        (lambda: create("soap", nn.Linear(2, 2), split="qkv"), r"split parameter: 'qkv'.*such as \{'\*qkv\*': 3\}"),
+        (lambda: create("soap", nn.Linear(2, 2), split="heads"), r"split parameter: 'heads'.*such as \{'\*qkv\*': 3\}"),
     ],
 )
 def test_bad_options(make, message):
@@ -742,7 +743,7 @@ def no_numbers(A):
     ("failure", "message"), [(no_convergence, "did not converge"), (no_numbers, "the eigenvectors are not finite")]
 )
 def test_an_eigendecomposition_that_fails(failure, message, monkeypatch):
-    """Tried again in float64; then the eigenvectors stay; the fourth time in a row it is an error."""
+    """Tried again in float64; then the eigenvectors stay; the fourth time in a row it is an error. The monitor tells."""
     real_eigh, fails = torch.linalg.eigh, [torch.float32]
 
     def eigh(A):
@@ -751,22 +752,76 @@ def test_an_eigendecomposition_that_fails(failure, message, monkeypatch):
     monkeypatch.setattr(per_tensor_module.torch.linalg, "eigh", eigh)
     p = torch.zeros(4, 3, requires_grad=True)
     opt = SuperAdam([p], lr=0.1, matrix=Shampoo(every=1))
+    monitor = Monitor(opt, 1, limits={"condition": math.inf})
 
     def step():
         p.grad = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
         opt.step()
+        of_p = monitor.last["factors"]["0"]
+        return of_p["retries"], of_p["failures"]
 
-    step()
-    assert opt.state[p]["failures"].item() == 0
+    with pytest.warns(MonitorWarning, match=r"step 1: the decomposition of 1 matrix \(0\) failed in float32"):
+        assert step() == (1, 0)
     fails.append(torch.float64)
-    for count in (1, 2, 3):
-        step()
-        assert opt.state[p]["failures"].item() == count
-    with pytest.raises(RuntimeError, match=f"Shampoo, factor L: no eigenvectors, 4 times in a row: {message}"):
+    roots = opt.state[p]["PL"].clone()
+    with pytest.warns(MonitorWarning, match=r"step 2: eigenvectors of 1 matrix \(0\) could not be found"):
+        assert step() == (2, 1)
+    assert torch.equal(opt.state[p]["PL"], roots)
+    assert [step() for _ in range(2)] == [(3, 2), (4, 3)]
+    with pytest.raises(RuntimeError, match=f"Shampoo, factor R: no eigenvectors, 4 times in a row: {message}"):
         step()
     fails.clear()
+    with pytest.warns(MonitorWarning, match="failed in float32"):  # since the last report
+        assert step() == (5, 0)
+    assert not torch.equal(opt.state[p]["PL"], roots)
     step()
-    assert opt.state[p]["failures"].item() == 0
+    assert not {"decomposition_failed", "decomposition_retried"} & monitor.last["alarms"].keys()
+
+
+def test_a_failure_is_that_of_one_matrix(monkeypatch):
+    """The others of its batch have new eigenvectors, and no failure is counted for them."""
+    real_eigh = torch.linalg.eigh
+
+    def eigh(A):
+        if bool((A.diagonal(dim1=-2, dim2=-1).amax(-1) > 100).any()):
+            raise torch.linalg.LinAlgError("did not converge")
+        return real_eigh(A)
+
+    monkeypatch.setattr(per_tensor_module.torch.linalg, "eigh", eigh)
+    p = torch.zeros(3, 4, 5, requires_grad=True)
+    opt = SuperAdam([p], lr=0.1, matrix=Shampoo(every=1, batch_dims=1))
+    p.grad = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    p.grad[1] *= 100
+    opt.step()
+    state = opt.state[p]
+    assert state["failures"].tolist() == [0, 1 + 1 / 8, 0]
+    assert torch.equal(state["PL"][1], torch.eye(4))
+    alone = SuperAdam([q := torch.zeros(4, 5, requires_grad=True)], lr=0.1, matrix=Shampoo(every=1))
+    q.grad = p.grad[2].clone()
+    alone.step()
+    torch.testing.assert_close(state["PL"][2], alone.state[q]["PL"][0])
+
+
+def test_an_orthogonal_iteration_that_fails(monkeypatch):
+    """SOAP's eigenvectors stay, in the order of v, and are orthogonal."""
+    real_qr, fails = torch.linalg.qr, []
+
+    def qr(A):
+        Q, R = real_qr(A)
+        return (torch.full_like(Q, math.nan), R) if A.dtype in fails else (Q, R)
+
+    monkeypatch.setattr(per_tensor_module.torch.linalg, "qr", qr)
+    p = torch.zeros(4, 3, requires_grad=True)
+    opt = SuperAdam([p], lr=0.1, matrix=SOAP(every=1))
+    counted = []
+    for n, kinds in enumerate([[], [torch.float32], [torch.float32, torch.float64], []]):
+        fails[:] = kinds
+        p.grad = torch.randn(4, 3, generator=torch.Generator().manual_seed(n))
+        opt.step()
+        counted.append(opt.state[p]["failures"].item())
+        Q = opt.state[p]["QL"][0]
+        torch.testing.assert_close(Q.T @ Q, torch.eye(4), rtol=0, atol=1e-5)
+    assert counted == [0, 1, 2 + 1 / 8, 2]
 
 
 def with_few_rows(seed, rows=21, n=100, columns=4):
@@ -810,7 +865,7 @@ def test_the_monitor_sees_its_eigenvalues():
     d = 1 / torch.outer(*roots)
     of_p = report["factors"]["0"]
     assert of_p["L_max"] == pytest.approx(L.max().item())
-    assert of_p["failures"] == 0
+    assert (of_p["retries"], of_p["failures"]) == (0, 0)
     assert 1 <= of_p["stable_rank"] <= 3
     assert report["refresh_seconds"] > 0
     torch.testing.assert_close(

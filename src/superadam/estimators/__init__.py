@@ -1,12 +1,12 @@
 r"""Line 11: the gradient estimator $g_t$.
 
 An estimator gets the two gradients of a batch one after the other, with the move from $x_{t-1}$ to $x_t$ between them.
-It keeps neither. `s` is the state at hand: `s.g`, and the weight `s.alpha` = $\alpha_t$.
+It keeps neither. `s` is the state of the parameters being updated: `s.g`, and the weight `s.alpha` = $\alpha_t$.
 """
 
 from superadam.estimators.base import Blend, Estimator
 from superadam.estimators.blends import GradientDifferences, HeavyBall, NesterovAdam, TwoAverages
-from superadam.estimators.line_11 import Averaged, Corrected, Nesterov, Recursive, Summed
+from superadam.estimators.line_11 import Averaged, Corrected, Nesterov, NesterovRecursive, Recursive, Summed
 
 __all__ = [
     "Averaged",
@@ -17,6 +17,7 @@ __all__ = [
     "HeavyBall",
     "Nesterov",
     "NesterovAdam",
+    "NesterovRecursive",
     "Recursive",
     "Summed",
     "TwoAverages",

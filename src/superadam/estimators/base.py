@@ -79,7 +79,8 @@ class Blend(Estimator, abstract=True):
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
         if others.matrix.two_point:
-            return f"{type(others.matrix).__name__} lets a move wait for the next batch, when the gradient is gone"
+            matrix = type(others.matrix).__name__
+            return f"{matrix} delays each step to the next batch; this estimator needs the current gradient"
         in_gradient = options["weight_decay"] != 0 and not options["decoupled_weight_decay"]
         if in_gradient and "lead" in others.iterate.buffers:
             return (

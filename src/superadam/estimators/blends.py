@@ -166,7 +166,8 @@ class HeavyBall(Blend):
         if others.matrix.scope != "coordinate":
             return f"it multiplies steps by H_t, and {type(others.matrix).__name__} only divides: use a diagonal matrix"
         if others.matrix.from_estimate:
-            return f"{type(others.matrix).__name__} is made of g_t, which is made of H_t here"
+            matrix = type(others.matrix).__name__
+            return f"{matrix} depends on g_t, and this g_t depends on H_t: a circular definition. Use another matrix."
         return super().objection(others, options)
 
 

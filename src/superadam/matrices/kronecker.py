@@ -3,6 +3,7 @@ r"""Matrices $H_t = Q\, \mathrm{diag}(d)\, Q^\top$ with $Q = Q_L \otimes Q_R$, f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from superadam._state.parts import check
 from superadam._step.tensors import Scalar
 from superadam.matrices.base import Matrix, Rotation, Slot
-from superadam.matrices.per_tensor import LinAlgError, PerTensor, eigh, not_finite
+from superadam.matrices.per_tensor import PerTensor, Trouble, descending, eigh, not_finite, orthogonal, retried
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -63,7 +64,7 @@ class Kronecker(PerTensor, abstract=True):
     def matrices(self, x: Tensor) -> Tensor:
         if self.block is None:
             return super().matrices(x)
-        whole = x.reshape(PerTensor.size(self, x))  # zeros fill up the last blocks: they stay zeros
+        whole = self.parts(x)  # zeros fill up the last blocks: they stay zeros
         batch, rows, columns = whole.shape
         _, r, c = self.size(x)
         high, wide = math.ceil(rows / r), math.ceil(columns / c)
@@ -77,11 +78,11 @@ class Kronecker(PerTensor, abstract=True):
         _, r, c = matrices.shape
         high, wide = math.ceil(rows / r), math.ceil(columns / c)
         whole = matrices.view(batch, high, wide, r, c).transpose(2, 3).reshape(batch, high * r, wide * c)
-        return whole.narrow(1, 0, rows).narrow(2, 0, columns).reshape(shape)
+        return super().tensor(whole.narrow(1, 0, rows).narrow(2, 0, columns), shape)
 
     @property
     def reshapes(self) -> bool:
-        return self.block is None and type(self).matrices is Kronecker.matrices
+        return self.block is None and isinstance(self.split, int) and type(self).matrices is Kronecker.matrices
 
     def sides(self, rows: int, columns: int) -> tuple[tuple[str, int], ...]:
         """The sides that have a factor: their names and dimensions."""
@@ -142,36 +143,43 @@ class Kronecker(PerTensor, abstract=True):
     def here(self, s: View) -> list[tuple[str, int]]:
         return [(side, dim) for side, dim in SIDES if side in s.names]
 
-    def decompose(self, s: View) -> dict[str, tuple[Tensor, Tensor]]:
-        """The eigenvalues of the factors, the largest first, and the eigenvectors, from scratch.
+    def decompose(self, s: View, make: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Make PL and PR, or QL and QR, of the eigenvalues of the factors, the largest first, and the eigenvectors.
 
-        If that fails, in float64 too, there are none: what was made of earlier ones stays for now, and `failures`
-        counts how often in a row.
+        Where a decomposition fails, in float64 too, what was made of earlier ones stays.
         """
-        found: dict[str, tuple[Tensor, Tensor]] = {}
+        trouble, made = Trouble(), {}
         for side, _ in self.here(s):
-            what = f"{type(self).__name__}, factor {side}"
-            try:
-                found[side] = eigh(getattr(s, side), what)
-            except LinAlgError as error:
-                s.failures.add_(1)
-                if bool((s.failures > TOLERATED).any()):
-                    raise RuntimeError(f"{what}: no eigenvectors, {TOLERATED + 1} times in a row: {error}") from error
-                return {}
-        s.failures.zero_()
-        return found
+            found = retried(descending, getattr(s, side), f"{type(self).__name__}, factor {side}", trouble)
+            made[f"{self.made}{side}"] = make(*found)
+        for name, new in made.items():
+            kept(new, getattr(s, name), trouble)
+            setattr(s, name, new)
+        self.count(s, trouble)
+
+    def count(self, s: View, trouble: Trouble) -> None:
+        """Count in `failures`, for each matrix: how often a decomposition failed in float32, and as a fraction, in
+        eighths, how often in a row in float64 too."""
+        in_a_row = s.failures.frac() * 8
+        s.failures.floor_()
+        for i in trouble.again:
+            s.failures[i] += 1
+        for i in trouble.failed:
+            s.failures[i] += (in_a_row[i] + 1).clamp(max=TOLERATED + 1) / 8
+            if in_a_row[i] >= TOLERATED:
+                often = f"{TOLERATED + 1} times in a row"
+                raise RuntimeError(f"{trouble.what}: no eigenvectors, {often}: {trouble.error}") from trouble.error
 
     def begin(self, s: View) -> None:
         """The eigenvectors of the factors, from scratch."""
-        for side, (_, Q) in self.decompose(s).items():
-            setattr(s, f"Q{side}", Q)
+        self.decompose(s, lambda values, Q: Q)
 
     def iterate(self, s: View) -> list[tuple[int, Tensor]]:
         """The eigenvectors of the factors by a step of orthogonal iteration, sorted by eigenvalue.
 
         Returns the order of each side, for what is kept in the eigenvectors' basis.
         """
-        orders = []
+        orders, trouble = [], Trouble()
         for side, dim in self.here(s):
             A, Q = getattr(s, side), getattr(s, f"Q{side}")
             AQ = A @ Q
@@ -179,9 +187,20 @@ class Kronecker(PerTensor, abstract=True):
             if not bool(values.isfinite().all()):
                 raise not_finite(f"{type(self).__name__}, factor {side}")
             order = values.argsort(-1, descending=True)
-            setattr(s, f"Q{side}", torch.linalg.qr(AQ.gather(-1, order.unsqueeze(-2).expand_as(AQ))).Q)
+            columns = order.unsqueeze(-2).expand_as(AQ)
+            _, new = retried(orthogonal, AQ.gather(-1, columns), f"{type(self).__name__}, factor {side}", trouble)
+            if trouble.failed:
+                kept(new, Q.gather(-1, columns), trouble)
+            setattr(s, f"Q{side}", new)
             orders.append((dim, order))
+        self.count(s, trouble)
         return orders
+
+
+def kept(new: Tensor, old: Tensor, trouble: Trouble) -> None:
+    """Leave a batch as it was where its decomposition failed."""
+    for i in trouble.failed:
+        new[i] = old[i]
 
 
 def turned(by: dict[str, Tensor], G: Tensor) -> Tensor:
@@ -229,6 +248,7 @@ class Shampoo(Kronecker):
     grafting: Matrix | None = None
 
     made = "P"
+    ignores_zeros = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -263,11 +283,14 @@ class Shampoo(Kronecker):
     def refresh(self, s: View) -> None:
         power = 1 / (2 * len(self.here(s))) if self.power is None else self.power
         correction: Scalar = s.at_age(lambda t: 1 - self.beta**t) if self.bias_correction and self.beta < 1 else 1.0
-        for side, (values, Q) in self.decompose(s).items():
+
+        def root(values: Tensor, Q: Tensor) -> Tensor:
             rounding = torch.finfo(values.dtype).eps * values.amax(-1, keepdim=True)
             values = values.maximum(rounding)  # what is smaller is nothing but errors
             W = Q * ((values / correction + self.eps) ** (-power / 2)).unsqueeze(-2)
-            setattr(s, f"P{side}", W @ W.mT)
+            return W @ W.mT
+
+        self.decompose(s, root)
 
     def solve(self, s: View, g: Tensor) -> Tensor:
         step = turned(self.both(s), g)

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from superadam._state.parts import check
 from superadam.matrices.base import Matrix
 
-__all__ = ["LinAlgError", "PerTensor", "eigh"]
+__all__ = ["LinAlgError", "PerTensor", "Trouble", "descending", "eigh", "orthogonal", "retried"]
 
 LinAlgError: Any = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+Decomposition = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class PerTensor(Matrix, abstract=True):
     """Base class of the matrices of each tensor.
 
     A tensor is a matrix with its rows; its further dimensions are the columns, so a convolution's kernel is out × (in ·
-    height · width).
+    height · width). The kernel of a convolution with groups is one matrix too, unless `split` is the number of groups.
 
     Vectors, and kernels of depthwise convolutions, are for another matrix: see `ByShape`.
 
     Unless H_t is a diagonal, `update` never sees a gradient that is not finite, or whose square is not. On a CPU such a
-    batch is refused before anything changes. Elsewhere the device puts zeros in its place, the tensor stays where it
-    is, and an error tells of it at the next tenth step.
+    batch is refused before anything changes. Elsewhere the device puts zeros in its place, the tensor is not updated,
+    and an error is raised at the next multiple of ten steps.
 
     Args:
         batch_dims: number of leading dimensions that count matrices: 1 for experts (experts, out, in).
-        split: cut the rows into so many matrices: 3 for a joint query, key and value, or the number of heads.
+        split: cut the rows into so many matrices: 3 for a joint query, key and value, or the number of heads or groups.
+            A tuple gives the rows of each, as (4096, 1024, 1024) for grouped-query attention; zeros fill up the smaller
+            ones.
 
     >>> class Rows(PerTensor):
     ...     def slots(self, x):
@@ -46,14 +50,19 @@ class PerTensor(Matrix, abstract=True):
     """
 
     batch_dims: int = field(default=0, kw_only=True, repr=False)
-    split: int = field(default=1, kw_only=True, repr=False)
+    split: int | tuple[int, ...] = field(default=1, kw_only=True, repr=False)
 
     scope = "tensor"
+    ignores_zeros: ClassVar[bool] = False
+    """Whether rows of zeros below a matrix change nothing, so that matrices of different sizes go in one batch."""
 
     def __post_init__(self) -> None:
-        for name in ("every", "split"):
-            value = getattr(self, name, 1)
-            check(isinstance(value, int) and value >= 1, name, value, f"a whole number {name} >= 1")
+        sizes = self.split if isinstance(self.split, tuple) else (self.split,)
+        for name, values in (("every", (getattr(self, "every", 1),)), ("split", sizes)):
+            whole = bool(values) and all(isinstance(value, int) and value >= 1 for value in values)
+            check(whole, name, getattr(self, name, 1), f"a whole number {name} >= 1")
+        equal = isinstance(self.split, int) or self.ignores_zeros
+        check(equal, "split", self.split, f"a whole number: {type(self).__name__} needs matrices of one size")
         check(self.batch_dims >= 0, "batch_dims", self.batch_dims, "batch_dims >= 0")
 
     @property
@@ -67,7 +76,10 @@ class PerTensor(Matrix, abstract=True):
         return None
 
     def accepts(self, x: Tensor) -> bool:
-        if x.dim() < self.batch_dims + 2 or x.numel() == 0 or x.shape[self.batch_dims] % self.split:
+        if x.dim() < self.batch_dims + 2 or x.numel() == 0:
+            return False
+        rows = x.shape[self.batch_dims]
+        if rows % self.split if isinstance(self.split, int) else rows != sum(self.split):
             return False
         depthwise = x.dim() > self.batch_dims + 2 and x.shape[self.batch_dims + 1] == 1
         return not depthwise and min(self.size(x)[1:]) > 1
@@ -75,14 +87,32 @@ class PerTensor(Matrix, abstract=True):
     def size(self, x: Tensor) -> tuple[int, int, int]:
         """How many matrices a tensor is, their rows and their columns."""
         lead, (rows, *columns) = x.shape[: self.batch_dims], x.shape[self.batch_dims :]
-        return math.prod(lead) * self.split, rows // self.split, math.prod(columns)
+        if isinstance(self.split, int):
+            return math.prod(lead) * self.split, rows // self.split, math.prod(columns)
+        return math.prod(lead) * len(self.split), max(self.split), math.prod(columns)
 
     def matrices(self, x: Tensor) -> Tensor:
-        return x.reshape(self.size(x))
+        return x.reshape(self.size(x)) if isinstance(self.split, int) else self.parts(x)
+
+    def parts(self, x: Tensor) -> Tensor:
+        """What `split` cuts a tensor into, with zeros below those with fewer rows."""
+        batch, rows, columns = PerTensor.size(self, x)
+        if isinstance(self.split, int):
+            return x.reshape(batch, rows, columns)
+        parts = torch.split(x.reshape(-1, sum(self.split), columns), list(self.split), 1)
+        filled = [nn.functional.pad(part, (0, 0, 0, rows - part.shape[1])) for part in parts]
+        return torch.stack(filled, 1).reshape(batch, rows, columns)
+
+    def tensor(self, matrices: Tensor, shape: torch.Size) -> Tensor:
+        if isinstance(self.split, int):
+            return matrices.reshape(shape)
+        parts = matrices.reshape(-1, len(self.split), *matrices.shape[1:]).unbind(1)
+        return torch.cat([part[:, :n] for part, n in zip(parts, self.split, strict=True)], 1).reshape(shape)
 
     @property
     def reshapes(self) -> bool:
-        return type(self).matrices is PerTensor.matrices and type(self).tensor is Matrix.tensor
+        own = type(self).matrices is PerTensor.matrices and type(self).tensor is PerTensor.tensor
+        return own and isinstance(self.split, int)
 
     def dims(self, x: Tensor, *, rows: bool, columns: bool) -> tuple[int, ...]:
         """The dimensions of x that are the rows and the columns of its matrices."""
@@ -98,12 +128,12 @@ def eigh(A: Tensor, what: str) -> tuple[Tensor, Tensor]:
     tensor([2., 1.])
     """
     try:
-        values, Q = _eigh(A)
+        return descending(A)
     except LinAlgError:
         if not bool(A.isfinite().all()):
             raise not_finite(what) from None
-        values, Q = (result.to(A) for result in _eigh(A.double()))
-    return values.flip(-1), Q.flip(-1)
+    values, Q = descending(A.double())
+    return values.to(A), Q.to(A)
 
 
 def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,6 +147,54 @@ def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
     if Q.device.type == "cpu" and not bool(Q.isfinite().all()):  # elsewhere LAPACK is not used, and the host would wait
         raise LinAlgError("the eigenvectors are not finite")
     return values - shift, Q
+
+
+@dataclass
+class Trouble:
+    """Which matrices of a batch a decomposition had to be repeated for in float64, and for which it failed there too."""
+
+    again: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    what: str = ""
+    error: Exception | None = None
+
+
+def retried(compute: Decomposition, A: Tensor, what: str, trouble: Trouble) -> tuple[Tensor, Tensor]:
+    """`compute` of a batch. If that fails, of each matrix by itself, and in float64 where that fails.
+
+    Where that fails too, the result is that of the identity, and `trouble` says so.
+    """
+    try:
+        return compute(A)
+    except LinAlgError:
+        if not bool(A.isfinite().all()):
+            raise not_finite(what) from None
+    values, Q = A.new_ones(A.shape[:-1]), torch.eye(A.shape[-1]).to(A).repeat(len(A), 1, 1)
+    for i in range(len(A)):
+        try:
+            values[i], Q[i] = compute(A[i])
+        except LinAlgError:
+            trouble.again.add(i)
+            try:
+                values[i], Q[i] = compute(A[i].double())
+            except LinAlgError as error:
+                trouble.failed.add(i)
+                trouble.what, trouble.error = what, error
+    return values, Q
+
+
+def descending(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, the largest first, and eigenvectors of a batch of positive semidefinite matrices."""
+    values, Q = _eigh(A)
+    return values.flip(-1), Q.flip(-1)
+
+
+def orthogonal(A: Tensor) -> tuple[Tensor, Tensor]:
+    """The diagonal of R, and Q, of A = QR."""
+    Q, R = torch.linalg.qr(A)
+    if Q.device.type == "cpu" and not bool(Q.isfinite().all()):
+        raise LinAlgError("the orthogonal factor is not finite")
+    return R.diagonal(dim1=-2, dim2=-1), Q
 
 
 def not_finite(what: Any) -> RuntimeError:

@@ -45,6 +45,7 @@ class SOAP(Kronecker):
     bias_correction: bool = True
 
     refreshes_first = True
+    ignores_zeros = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -48,9 +48,9 @@ LARGE = 128  # rows from which products take longer than calls
 SCALES = ("original", "match_rms_adamw", "spectral")
 
 
-def polynomials(name: str, steps: int) -> list[Triple]:
-    """The first `steps` polynomials of a set, the last one again if there are fewer."""
-    known = COEFFICIENTS[name]
+def polynomials(name: str | Triple, steps: int) -> list[Triple]:
+    """The first `steps` polynomials of a set, or of one triple; the last one again if there are fewer."""
+    known = COEFFICIENTS[name] if isinstance(name, str) else (name,)
     chosen = [known[min(i, len(known) - 1)] for i in range(steps)]
     if name == "polar_express":
         chosen[:-1] = [(a / SAFETY, b / SAFETY**3, c / SAFETY**5) for a, b, c in chosen[:-1]]
@@ -122,11 +122,12 @@ class Spectral(PerTensor):
     - "spectral": $\sqrt{m/n}$, for learning rates that do not depend on the width.
 
     Args:
-        coefficients: which polynomials make U Vᵀ: "jordan" (Muon's own: singular values of 0.7 to 1.2), "you", or
-            "polar_express" (Amsel et al. 2025, which converges: 6 to 8 steps make it exact).
+        coefficients: which polynomials make U Vᵀ: "jordan" (Muon's own: singular values of 0.7 to 1.2), "you",
+            "polar_express" (Amsel et al. 2025, which converges: 6 to 8 steps make it exact), or the triple (a, b, c) of
+            one polynomial aX + b(XXᵀ)X + c(XXᵀ)²X.
         steps: number of polynomials.
         scale: which s, of the list above.
-        lam: λ. Above 0, H_t is exact, by eigenvectors, and assumption 3 holds.
+        lam: λ. Above 0, H_t is exact, by eigenvectors, and assumption 3 holds; `capturable` is refused.
         eps: the least norm that g_t is divided by before the first polynomial.
         dtype: name of the iteration's dtype. None is bfloat16 for float32 gradients on accelerators, and on CPUs that
             multiply it fast; but it is the dtype of g_t where the polynomials are more precise than bfloat16 (more than
@@ -141,7 +142,7 @@ class Spectral(PerTensor):
             [ 0., -1.,  0.]])
     """
 
-    coefficients: str = "jordan"
+    coefficients: str | Triple = "jordan"
     steps: int = 5
     scale: str = "original"
     lam: float = 0.0
@@ -149,14 +150,18 @@ class Spectral(PerTensor):
     dtype: str | None = None
 
     lr = 0.02
+    ignores_zeros = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_options(self)
         names = ", ".join(COEFFICIENTS)
-        check(self.coefficients in COEFFICIENTS, "coefficients", self.coefficients, f"one of {names}")
+        known = self.coefficients in COEFFICIENTS if isinstance(self.coefficients, str) else len(self.coefficients) == 3
+        check(known, "coefficients", self.coefficients, f"one of {names}, or three numbers")
         check(self.scale in SCALES, "scale", self.scale, f"one of {', '.join(SCALES)}")
         check(isinstance(self.steps, int) and self.steps >= 1, "steps", self.steps, "a whole number steps >= 1")
+        equal = self.lam == 0 or isinstance(self.split, int)
+        check(equal, "split", self.split, "a whole number, with lam > 0")
         known = self.dtype is None or isinstance(getattr(torch, str(self.dtype), None), torch.dtype)
         check(known, "dtype", self.dtype, "the name of a dtype, such as 'bfloat16', or None")
 
@@ -173,7 +178,13 @@ class Spectral(PerTensor):
         dtype = self.precision(g) if self.dtype is None else getattr(torch, self.dtype)
         safety = SAFETY if self.coefficients == "polar_express" else 1.0
         step = polar(g.to(dtype), polynomials(self.coefficients, self.steps), safety, self.eps)
-        return over(step.to(g.dtype), 1 / self.factor(*g.shape[-2:]))
+        rows, columns = g.shape[-2:]
+        if isinstance(self.split, int):
+            return over(step.to(g.dtype), 1 / self.factor(rows, columns))
+        step, parts = step.to(g.dtype, copy=True), len(self.split)
+        for i, m in enumerate(self.split):  # each of its own size, without the zeros below it
+            step[i::parts] *= self.factor(m, columns)
+        return step
 
     def precision(self, g: Tensor) -> torch.dtype:
         """bfloat16 where that is faster and its rounding no larger than the polynomials' own error."""
@@ -182,6 +193,8 @@ class Spectral(PerTensor):
         return torch.bfloat16 if rough and fast and g.dtype is torch.float32 else g.dtype
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
+        if self.lam > 0 and options["capturable"]:
+            return "with lam > 0 it takes eigenvectors in each step, and the host waits for them: use lam=0"
         if self.lam == 0 and not (others.constraint is None and others.penalty is None):
             return (
                 "H_t is singular where g_t is, and line 9 with a set or a penalty needs H_t > 0: use lam > 0. Muon on "

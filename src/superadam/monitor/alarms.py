@@ -86,6 +86,7 @@ class Alarms:
                 "or raise m.",
             )
         yield from self._explosion(report, earlier)
+        yield from _eigenvectors(report, earlier)
         if (condition := report.get("condition", 0.0)) > limit["condition"]:
             yield (
                 "condition",
@@ -106,6 +107,29 @@ class Alarms:
             yield "explosion", f"‖g‖ = {g:.3g}, but ‖ĝ‖ = {grad:.3g}: errors of g add up. Lower lr, or raise α (c)."
         elif len(earlier) > 3 and g > factor * (before := max(r["g_norm"] for r in earlier[-100:-3])):
             yield "explosion", f"‖g‖ has grown from {before:.3g} to {g:.3g} within a few reports. Lower lr."
+
+
+def _eigenvectors(report: Report, earlier: list[Report]) -> Iterator[tuple[str, str]]:
+    before = earlier[-1].get("factors", {}) if earlier else {}
+    factors: dict[str, dict[str, float]] = report.get("factors", {})
+    failed = [name for name, own in factors.items() if own.get("failures", 0) > 0]
+    again = [n for n, own in factors.items() if own.get("retries", 0) > before.get(n, {}).get("retries", 0)]
+    if failed:
+        yield (
+            "decomposition_failed",
+            f"eigenvectors of {_matrices(failed)} could not be found, and older ones are in use; a few times in a row "
+            "are an error. Are the gradients extremely large or small? Raise eps or lam of the matrix.",
+        )
+    elif again:
+        yield (
+            "decomposition_retried",
+            f"the decomposition of {_matrices(again)} failed in float32 and was repeated in float64. If that happens "
+            "often, raise eps or lam of the matrix.",
+        )
+
+
+def _matrices(names: list[str]) -> str:
+    return f"{len(names)} matri{'x' if len(names) == 1 else 'ces'} ({', '.join(names[:3])})"
 
 
 def _non_finite(report: Report) -> dict[str, str]:

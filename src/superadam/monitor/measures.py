@@ -17,6 +17,7 @@ from superadam._step.stages import solve_jointly
 from superadam._step.tensors import Scalar, dot, norm2
 from superadam._step.view import View
 from superadam.matrices import Matrix
+from superadam.matrices.per_tensor import LinAlgError
 from superadam.monitor.probes import Gradients, Points
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = ["Observed", "Tally", "factors", "quantities", "stand_in", "x_of"]
 
 SAMPLES = 10_000  # entries of H that the quantiles are taken of
 QUANTILES = {"H_q10": 0.1, "H_median": 0.5, "H_q90": 0.9}
+SPECTRUM = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
 
 
 class Observed(NamedTuple):
@@ -174,7 +176,10 @@ def _spectrum(tally: Tally, views: list[View]) -> None:
     stride = max(1, math.ceil(sum(sizes) / SAMPLES))
     samples, offset = [], 0
     for c, size in zip(views, sizes, strict=True):
-        H = (c.matrix.H(c) if c.matrix.scope == "coordinate" else _eigenvalues(c)).detach()
+        try:
+            H = (c.matrix.H(c) if c.matrix.scope == "coordinate" else _eigenvalues(c)).detach()
+        except LinAlgError:  # of which the matrix itself has told already
+            continue
         tally.add("H_min", H.min() if H.numel() > 0 else c.one * math.inf, c.sharding, "min")
         tally.add("H_max", H.max() if H.numel() > 0 else -c.one * math.inf, c.sharding, "max")
         first, offset = -offset % stride, offset + (H.numel() if H.dim() else size)
@@ -211,19 +216,36 @@ def factors(opt: ComposedOptimizer) -> dict[str, dict[str, float]]:
         estimates = c.estimates
         if len(estimates) == 0:
             continue  # another process is the owner, and reports
-        singular = torch.linalg.svdvals(estimates)
-        stable_rank = (singular.square().sum(-1) / singular.amax(-1).square()).mean()
-        entry = {"stable_rank": float(stable_rank)}
+        entry = _ranks(estimates)
         for name, factor in c.matrix.factors(c).items():
-            values = torch.linalg.eigvalsh(factor)
-            low, high = float(values.min()), float(values.max())
-            entry |= {f"{name}_min": low, f"{name}_max": high}
-            entry[f"{name}_condition"] = high / low if low > 0 else math.inf
+            entry |= _quartiles(name, factor)
         if "failures" in state:
-            entry["failures"] = float(state["failures"].sum())
+            counted = state["failures"]  # as `Kronecker.count` does
+            entry |= {"retries": float(counted.floor().sum()), "failures": float(counted.frac().sum() * 8)}
         names = plan.group.get("param_names")
         found[names[_place(plan.group, p)] if names else f"{len(found)}"] = entry
     return found
+
+
+def _ranks(g: Tensor) -> dict[str, float]:
+    """Of g_t, the mean over its matrices: the rank up to rounding errors, and the stable rank."""
+    singular = torch.linalg.svdvals(g)
+    largest = singular.amax(-1, keepdim=True)
+    errors = max(g.shape[-2:]) * torch.finfo(g.dtype).eps * largest
+    rank = (singular > errors).sum(-1).to(g.dtype).mean()
+    return {"rank": float(rank), "stable_rank": float((singular / largest).square().sum(-1).mean())}
+
+
+def _quartiles(name: str, factor: Tensor) -> dict[str, float]:
+    """The least, the quartiles and the largest of the eigenvalues of a factor, and its condition number."""
+    try:
+        values = torch.linalg.eigvalsh(factor).flatten().sort().values
+    except LinAlgError:  # of which the matrix itself has told already
+        return {}
+    places = [round(q * (len(values) - 1)) for q in SPECTRUM.values()]
+    found = dict(zip((f"{name}_{which}" for which in SPECTRUM), values[places].tolist(), strict=True))
+    low, high = found[f"{name}_min"], found[f"{name}_max"]
+    return {**found, f"{name}_condition": high / low if low > 0 else math.inf}
 
 
 def _place(group: dict[str, Any], p: Tensor) -> int:

@@ -13,7 +13,7 @@ Args:
     lr: γ, the learning rate. None takes the composition's own.
     betas: weights of the old averages: of the gradients, of their squares, then of others.
     eps: ε, added to the root of the second moment: the matrix's λ.
-    weight_decay: w. Decoupled, as in AdamW, or added to the gradient, as in Adam: as the authors do it.
+    weight_decay: w, decoupled as in AdamW or added to the gradient as in Adam, whichever the method's authors use.
     bias_correction: correct the averages for their start at zero, as Adam does.
     momentum: weight of the old average of gradients.
     gamma: share of the correction by a second gradient: τ.
@@ -21,8 +21,15 @@ Args:
     beta: weight of the old average of corrected gradients.
     exact: take both gradients of every batch, instead of the previous batch's gradient.
     beta2: weight of the old second moment, for the parameters with Adam's matrix.
-    rate: learning rate of these parameters, divided by lr.
-    split: patterns of parameter names, and the number of matrices to cut their rows into: `{"*qkv*": 3}`.
+    rate: learning rate of the parameters with Adam's matrix, divided by lr.
+    split: patterns of parameter names, and the number of matrices to cut their rows into: `{"*qkv*": 3}`, for which
+        "qkv" is short. A tuple gives the rows of each, for grouped-query attention: `{"*qkv*": (4096, 1024, 1024)}`.
+        The number of heads makes each head a matrix, that of a convolution's groups each group.
+    batch_dims: number of leading dimensions that count matrices; for some parameters only: `{"*experts*": 1}`. A name
+        that matches several patterns has the last; the same pattern here and in `split` has both.
+    names: patterns of the names of parameters with Adam's matrix, whatever their shape is.
+    layers: types of layers whose parameters have Adam's matrix, known where `params` is a module. "head" is the last
+        linear layer. () is none.
     precondition_frequency: number of steps between two updates of the eigenvectors.
     max_precond_dim: sides longer than this have no factor.
     one_sided_above: if a side is longer than this, only the smaller side has a factor.

@@ -16,17 +16,36 @@ from superadam.optimizer import SuperAdam
 from superadam.schedules import Constant
 from superadam.zoo.registry import compose, cook, method
 
-__all__ = ["adams", "divided", "limuon", "mars_m", "mars_shampoo", "muon"]
+__all__ = ["EMBEDDINGS", "adams", "divided", "limuon", "mars_m", "mars_shampoo", "muon"]
+
+Split = dict[str, int | tuple[int, ...]] | str | None
+EMBEDDINGS = ("Embedding", "EmbeddingBag")
+HEADS_TOO = (*EMBEDDINGS, "head")
 
 
-def divided(first: Matrix, others: Matrix, split: dict[str, int] | None, **where: Any) -> ByShape:
-    """A matrix for the tensors that it accepts, cut into as many as `split` says by name; `others` for the rest."""
-    known = split is None or isinstance(split, dict)
-    check(known, "split", repr(split), "numbers of matrices by patterns of names, such as {'*qkv*': 3}")
-    uncut = first.spec()
-    for pattern, parts in (split or {}).items():
-        first = ByShape(first, Matrix.find({**uncut, "split": parts}), names=(pattern,), layers=())
-    return ByShape(first, others, **where)
+def divided(
+    first: Matrix,
+    others: Matrix,
+    split: Split = None,
+    batch_dims: int | dict[str, int] = 0,
+    names: tuple[str, ...] = (),
+    layers: tuple[str, ...] = HEADS_TOO,
+    rate: float = 1.0,
+) -> ByShape:
+    """A matrix for the tensors that it accepts, cut as `split` and `batch_dims` say by name; `others` for the rest."""
+    parts: Any = {"*qkv*": 3} if split == "qkv" else split or {}
+    expected = "'qkv', or numbers of matrices by patterns of names, such as {'*qkv*': 3}"
+    check(isinstance(parts, dict), "split", repr(split), expected)
+    for_all, by_pattern = (batch_dims, {}) if isinstance(batch_dims, int) else (0, batch_dims)
+    by_name: dict[str, dict[str, Any]] = {pattern: {"split": count} for pattern, count in parts.items()}
+    for pattern, dims in by_pattern.items():
+        by_name.setdefault(pattern, {})["batch_dims"] = dims
+    plain = {**first.spec(), "batch_dims": for_all}
+    first = Matrix.find(plain)
+    for pattern, cut in by_name.items():
+        first = ByShape(first, Matrix.find({**plain, **cut}), names=(pattern,), layers=())
+    names, layers = (tuple(given) if isinstance(given, list) else given for given in (names, layers))
+    return ByShape(first, others, names, layers, rate=rate)
 
 
 def adams(beta: float, eps: float = 1e-8) -> SecondMoment:
@@ -42,15 +61,16 @@ def _muon(
     ns_steps: int,
     adjust_lr_fn: str | None,
     beta2: float,
-    rate: float,
-    split: dict[str, int] | None,
+    ns_coefficients: tuple[float, float, float] | None = None,
+    **where: Any,
 ) -> dict[str, Any]:
     check(0 <= momentum < 1, "momentum", momentum, "0 <= momentum < 1")
     scale = "original" if adjust_lr_fn is None else adjust_lr_fn
-    first = Spectral(coefficients, ns_steps, scale, eps=eps)
+    chosen: Any = coefficients if ns_coefficients is None else tuple(ns_coefficients)
+    first = Spectral(chosen, ns_steps, scale, eps=eps)
     return {
         "estimator": Nesterov() if nesterov else Recursive(),
-        "matrix": divided(first, adams(beta2), split, rate=rate),
+        "matrix": divided(first, adams(beta2), **where),
         "schedule": Constant(alpha=1 - momentum, first=1 - momentum),
     }
 
@@ -64,12 +84,16 @@ def muon(
     nesterov: bool = True,
     *,
     coefficients: str = "jordan",
+    ns_coefficients: tuple[float, float, float] | None = None,
     eps: float = 1e-7,
     ns_steps: int = 5,
     adjust_lr_fn: str | None = None,
     beta2: float = 0.999,
     rate: float = 1.0,
-    split: dict[str, int] | None = None,
+    split: Split = None,
+    batch_dims: int | dict[str, int] = 0,
+    names: tuple[str, ...] = (),
+    layers: tuple[str, ...] = HEADS_TOO,
     **options: Any,
 ) -> SuperAdam:
     r"""Muon: momentum, made orthogonal, for the hidden matrices; Adam's second moment for the rest.
@@ -78,13 +102,14 @@ def muon(
 
     Jordan et al. 2024. Equals `torch.optim.Muon` on matrices; `adjust_lr_fn` is torch's name for s: "original" or
     "match_rms_adamw". Embeddings, the head, vectors and depthwise kernels have the same momentum and Adam's matrix,
-    with the learning rate `rate` · lr. `split={"*qkv*": 3}` cuts matrices by name. Give `params` as a module: only then
-    the optimizer knows which layers are embeddings and the head. With a list of parameters they have Muon's step too;
-    exclude them with `matrix=ByShape(…, names=("embed*", "head*"))`.
+    with the learning rate `rate` · lr. Give `params` as a module: only then the optimizer knows which layers are
+    embeddings and the head. With a list of parameters they have Muon's step too; exclude them with
+    `names=("embed*", "head*")`. `tau` > 0 reduces the variance of g_t (`estimators.NesterovRecursive`).
 
     Args:
         nesterov: step along a mixture of momentum and newest gradient.
         coefficients: which polynomials make U Vᵀ, as for `matrices.Spectral`.
+        ns_coefficients: torch's name for the coefficients (a, b, c) of one polynomial. None takes `coefficients`.
         eps: the least norm that a matrix is divided by.
         ns_steps: number of polynomials.
         adjust_lr_fn: torch's name for s: "original" (None), "match_rms_adamw" or "spectral".
@@ -96,7 +121,8 @@ def muon(
     """
     own = {
         **{"momentum": momentum, "nesterov": nesterov, "coefficients": coefficients, "eps": eps, "ns_steps": ns_steps},
-        **{"adjust_lr_fn": adjust_lr_fn, "beta2": beta2, "rate": rate, "split": split},
+        **{"adjust_lr_fn": adjust_lr_fn, "beta2": beta2, "ns_coefficients": ns_coefficients},
+        **{"split": split, "batch_dims": batch_dims, "names": names, "layers": layers, "rate": rate},
     }
     return cook("muon", own, params, lr, options, weight_decay=weight_decay)
 
@@ -117,7 +143,10 @@ def mars_m(
     exact: bool = False,
     beta2: float = 0.999,
     rate: float = 1.0,
-    split: dict[str, int] | None = None,
+    split: Split = None,
+    batch_dims: int | dict[str, int] = 0,
+    names: tuple[str, ...] = (),
+    layers: tuple[str, ...] = HEADS_TOO,
     **options: Any,
 ) -> SuperAdam:
     r"""MARS-M: Muon along a gradient that is corrected by a little variance reduction.
@@ -128,15 +157,15 @@ def mars_m(
     with $c_t$ clipped to norm 1 in each tensor, and steps of AdamW's size (Liu et al. 2025). `exact` uses $\nabla
     f(x_{t-1}; \xi_t)$ instead of $\hat g_{t-1}$, which takes two gradients per batch.
 
-    The default lr is 3e-3. The published 1e-3 is for long runs of language models: a small network it moves too little
-    to call it training in 150 batches (`tests/test_defaults.py`).
+    The default lr is 3e-3. The published 1e-3 is for long runs of language models: with it a small network hardly
+    trains in 150 batches (`tests/test_defaults.py`).
 
     >>> import torch
     >>> mars_m(torch.nn.Linear(3, 2), exact=True).two_point
     True
     """
     first = Spectral(scale="match_rms_adamw")
-    matrix = divided(first, adams(beta2), split, rate=rate)
+    matrix = divided(first, adams(beta2), split, batch_dims, names, layers, rate)
     return compose(params, lr, options, matrix=matrix, weight_decay=weight_decay, **_mars(beta, gamma, exact))
 
 
@@ -151,7 +180,10 @@ def mars_shampoo(
     exact: bool = False,
     beta2: float = 0.999,
     rate: float = 1.0,
-    split: dict[str, int] | None = None,
+    split: Split = None,
+    batch_dims: int | dict[str, int] = 0,
+    names: tuple[str, ...] = (),
+    layers: tuple[str, ...] = HEADS_TOO,
     **options: Any,
 ) -> SuperAdam:
     r"""MARS-Shampoo: MARS-M with Muon's own step size.
@@ -164,7 +196,7 @@ def mars_shampoo(
     >>> mars_shampoo(torch.nn.Linear(3, 2)).two_point
     False
     """
-    matrix = divided(Spectral(), adams(beta2), split, rate=rate)
+    matrix = divided(Spectral(), adams(beta2), split, batch_dims, names, layers, rate)
     return compose(params, lr, options, matrix=matrix, weight_decay=weight_decay, **_mars(beta, gamma, exact))
 
 
@@ -176,7 +208,10 @@ def limuon(
     alpha: float = 0.1,
     beta2: float = 0.999,
     rate: float = 0.05,
-    split: dict[str, int] | None = None,
+    split: Split = None,
+    batch_dims: int | dict[str, int] = 0,
+    names: tuple[str, ...] = (),
+    layers: tuple[str, ...] = HEADS_TOO,
     **options: Any,
 ) -> SuperAdam:
     r"""LiMuon: Muon along a variance-reduced gradient.
@@ -193,5 +228,5 @@ def limuon(
     >>> limuon(torch.nn.Linear(3, 2)).two_point
     True
     """
-    matrix = divided(Spectral(), adams(beta2), split, rate=rate)
+    matrix = divided(Spectral(), adams(beta2), split, batch_dims, names, layers, rate)
     return compose(params, lr, options, tau=1.0, matrix=matrix, schedule=Constant(alpha=alpha))

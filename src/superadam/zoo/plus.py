@@ -9,7 +9,7 @@ from superadam.estimators import Nesterov
 from superadam.matrices import SOAP
 from superadam.optimizer import SuperAdam
 from superadam.schedules import BiasCorrected
-from superadam.zoo.muon_family import adams, divided
+from superadam.zoo.muon_family import EMBEDDINGS, Split, adams, divided
 from superadam.zoo.registry import checked, cook, corrected, method
 
 __all__ = ["super_adam_plus"]
@@ -21,11 +21,12 @@ def _super_adam_plus(
     eps: float,
     precondition_frequency: int,
     one_sided_above: int,
-    split: dict[str, int] | None,
+    layers: tuple[str, ...] = EMBEDDINGS,
+    **where: Any,
 ) -> dict[str, Any]:
     beta1, beta2 = checked(betas)
     first = SOAP(beta2, eps, precondition_frequency, one_sided_above=one_sided_above)
-    matrix = divided(first, adams(beta2, eps), split, layers=("Embedding", "EmbeddingBag"))
+    matrix = divided(first, adams(beta2, eps), layers=layers, **where)
     return {"estimator": Nesterov(), "matrix": matrix, "schedule": BiasCorrected(beta1)}
 
 
@@ -39,7 +40,11 @@ def super_adam_plus(
     *,
     precondition_frequency: int = 5,
     one_sided_above: int = 300,
-    split: dict[str, int] | None = None,
+    split: Split = None,
+    batch_dims: int | dict[str, int] = 0,
+    names: tuple[str, ...] = (),
+    layers: tuple[str, ...] = EMBEDDINGS,
+    rate: float = 1.0,
     **options: Any,
 ) -> SuperAdam:
     r"""SUPER-ADAM⁺: Nesterov's momentum, scaled by Adam's second moment in the eigenbasis of the gradients.
@@ -51,8 +56,8 @@ def super_adam_plus(
     with Adam's average $g_t$ and the eigenvectors of `matrices.SOAP`. Matrices with a side longer than
     `one_sided_above` have eigenvectors on the shorter side alone, which keeps a step cheap. Vectors, embeddings (known
     from a module) and depthwise kernels have Adam's second moment. Not in the paper: a search over estimators, matrices
-    and iterates chose it, and tasks that the search had not seen tested it (docs/results.md). One gradient per
-    batch. Train with a warm-up of about 5 % of the steps.
+    and iterates chose it, and tasks that the search had not seen tested it. One gradient per batch, and two with `tau`
+    > 0 (`estimators.NesterovRecursive`). Train with a warm-up of about 5 % of the steps.
 
     Args:
         precondition_frequency: number of steps between two updates of the eigenvectors.
@@ -64,6 +69,7 @@ def super_adam_plus(
     """
     own = {
         **{"betas": betas, "eps": eps, "precondition_frequency": precondition_frequency},
-        **{"one_sided_above": one_sided_above, "split": split},
+        **{"one_sided_above": one_sided_above},
+        **{"split": split, "batch_dims": batch_dims, "names": names, "layers": layers, "rate": rate},
     }
     return cook("super_adam_plus", own, params, lr, options, weight_decay=weight_decay)

@@ -12,6 +12,7 @@ from torch import Tensor
 from superadam._state.options import instead_of
 from superadam._state.parts import nearest
 from superadam._state.recipes import RECIPES
+from superadam.estimators import Nesterov, NesterovRecursive
 from superadam.optimizer import SuperAdam
 from superadam.schedules import BiasCorrected, Constant, Schedule
 from superadam.zoo.presets import PRESETS
@@ -133,7 +134,10 @@ def corrected(t: Any, betas: tuple[float, float], bias_correction: bool = True, 
 def compose(params: Any, lr: Any, options: dict[str, Any], **composition: Any) -> SuperAdam:
     """An optimizer with a method's composition. The user's options override it."""
     own = composition.get("estimator")
-    if options.get("tau", 0) != 0 and own is not None and "estimator" not in options:
+    if options.get("tau", 0) != 0 and isinstance(own, Nesterov) and "estimator" not in options:
+        options = dict(options)
+        composition["estimator"] = NesterovRecursive(float(options.pop("tau")), own.a)
+    elif options.get("tau", 0) != 0 and own is not None and "estimator" not in options:
         raise ValueError(
             f"tau={options['tau']} is for line 11, and this method has an estimator of its own, {own}. For variance "
             f"reduction with its matrix, write SuperAdam(params, lr, tau={options['tau']}, "

@@ -1,7 +1,8 @@
 """Methods with factors for the rows and columns of each matrix: Shampoo, SOAP, KL-Shampoo, PSGD.
 
-Vectors, and matrices that are too large, have Adam's second moment, with the method's own averages. Embeddings and
-heads have factors, as published; `matrix=ByShape(SOAP(…))` gives them Adam's second moment.
+Vectors, embeddings, depthwise kernels and matrices that are too large have Adam's second moment, with the method's own
+averages. The published codes give embeddings factors, which takes most of the time of a step where there are many
+symbols; `layers=()` does so here. Embeddings are known where `params` is a module.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from superadam._state.recipes import recipe
 from superadam.matrices import SOAP, AdaGrad, KLShampoo, Matrix, PSGDKron, Shampoo
 from superadam.optimizer import SuperAdam
 from superadam.schedules import BiasCorrected
-from superadam.zoo.muon_family import adams, divided
+from superadam.zoo.muon_family import EMBEDDINGS, Split, adams, divided
 from superadam.zoo.registry import checked, compose, cook, corrected, method
 
 __all__ = ["kl_shampoo", "psgd_kron", "shampoo", "soap"]
@@ -26,14 +27,15 @@ def _shampoo(
     max_preconditioner_dim: int | None,
     precondition_frequency: int,
     grafting: Any,
-    split: dict[str, int] | None,
+    layers: tuple[str, ...] = (),
+    **where: Any,
 ) -> dict[str, Any]:
     beta1, beta2 = betas
     check(0 <= beta1 < 1 and 0 <= beta2 <= 1, "betas", betas, "0 <= beta1 < 1 and 0 <= beta2 <= 1")
     graft = None if grafting is None else Matrix.find(grafting)
     first = Shampoo(beta2, epsilon, precondition_frequency, grafting=graft, block=max_preconditioner_dim)
     others: Matrix = AdaGrad(lam=1e-8) if beta2 == 1 else adams(beta2)
-    return {"matrix": divided(first, others, split, layers=()), "schedule": BiasCorrected(beta1)}
+    return {"matrix": divided(first, others, layers=layers, **where), "schedule": BiasCorrected(beta1)}
 
 
 @method
@@ -47,7 +49,11 @@ def shampoo(
     max_preconditioner_dim: int | None = 1024,
     precondition_frequency: int = 1,
     grafting: Matrix | str | None = None,
-    split: dict[str, int] | None = None,
+    split: Split = None,
+    batch_dims: int | dict[str, int] = 0,
+    names: tuple[str, ...] = (),
+    layers: tuple[str, ...] = EMBEDDINGS,
+    rate: float = 1.0,
     **options: Any,
 ) -> SuperAdam:
     r"""Shampoo: the fourth roots of two averages of squared gradients, one for the rows and one for the columns.
@@ -58,8 +64,8 @@ def shampoo(
     instead of averaging, and matrices are cut into blocks. `grafting=SecondMoment(bias_correction=True)` gives steps
     Adam's size, which is better with $\beta_2 < 1$.
 
-    The default lr is 3e-2. As the factors are sums, steps shrink with $1/\sqrt t$: with Meta's 1e-2 they move a small
-    network too little to call it training in 150 batches (`tests/test_defaults.py`).
+    The default lr is 3e-2. As the factors are sums, steps shrink with $1/\sqrt t$: with Meta's 1e-2 a small network
+    hardly trains in 150 batches (`tests/test_defaults.py`).
 
     Args:
         epsilon: ε, added to the eigenvalues of the factors.
@@ -71,9 +77,10 @@ def shampoo(
     1024
     """
     own = {
-        **{"betas": betas, "epsilon": epsilon, "max_preconditioner_dim": max_preconditioner_dim, "split": split},
+        **{"betas": betas, "epsilon": epsilon, "max_preconditioner_dim": max_preconditioner_dim},
         "precondition_frequency": precondition_frequency,
         "grafting": grafting.spec() if isinstance(grafting, Matrix) else grafting,
+        **{"split": split, "batch_dims": batch_dims, "names": names, "layers": layers, "rate": rate},
     }
     return cook("shampoo", own, params, lr, options, weight_decay=weight_decay)
 
@@ -91,11 +98,12 @@ def _soap(
     precondition_frequency: int,
     max_precond_dim: int,
     one_sided_above: int,
-    split: dict[str, int] | None,
+    layers: tuple[str, ...] = (),
+    **where: Any,
 ) -> dict[str, Any]:
     beta1, beta2 = checked(betas)
     first = SOAP(beta2, eps, precondition_frequency, shampoo_beta, **_sides(one_sided_above, max_precond_dim))
-    return {"matrix": divided(first, adams(beta2, eps), split, layers=()), "schedule": BiasCorrected(beta1)}
+    return {"matrix": divided(first, adams(beta2, eps), layers=layers, **where), "schedule": BiasCorrected(beta1)}
 
 
 @method
@@ -110,7 +118,11 @@ def soap(
     max_precond_dim: int = 10_000,
     *,
     one_sided_above: int = 1024,
-    split: dict[str, int] | None = None,
+    split: Split = None,
+    batch_dims: int | dict[str, int] = 0,
+    names: tuple[str, ...] = (),
+    layers: tuple[str, ...] = EMBEDDINGS,
+    rate: float = 1.0,
     **options: Any,
 ) -> SuperAdam:
     r"""SOAP: Adam in the eigenbasis of Shampoo's two averages.
@@ -119,8 +131,8 @@ def soap(
 
     Vyas et al. 2024. Sides longer than `max_precond_dim` have no factor. The longer side of a matrix has none either if
     it is longer than `one_sided_above`: its factor would take most of the time and change little. The published code
-    has no such option. It uses its first gradient for the factors only; here the first gradient is a step too.
-    Embeddings and heads have factors, as published; `matrix=ByShape(SOAP(…))` gives them Adam's second moment.
+    has no such option. It uses its first gradient for the factors only; here the first gradient is a step too. It
+    gives embeddings factors; here they have Adam's second moment, unless `layers=()`.
 
     Args:
         shampoo_beta: weight of the old factors. None takes β₂.
@@ -131,7 +143,8 @@ def soap(
     """
     own = {
         **{"betas": betas, "shampoo_beta": shampoo_beta, "eps": eps, "precondition_frequency": precondition_frequency},
-        **{"max_precond_dim": max_precond_dim, "one_sided_above": one_sided_above, "split": split},
+        **{"max_precond_dim": max_precond_dim, "one_sided_above": one_sided_above},
+        **{"split": split, "batch_dims": batch_dims, "names": names, "layers": layers, "rate": rate},
     }
     return cook("soap", own, params, lr, options, weight_decay=weight_decay)
 
@@ -142,11 +155,12 @@ def _kl_shampoo(
     precondition_frequency: int,
     max_precond_dim: int,
     one_sided_above: int,
-    split: dict[str, int] | None,
+    layers: tuple[str, ...] = (),
+    **where: Any,
 ) -> dict[str, Any]:
     beta1, beta2 = checked(betas)
     first = KLShampoo(beta2, precondition_frequency, **_sides(one_sided_above, max_precond_dim))
-    return {"matrix": divided(first, adams(beta2), split, layers=()), "schedule": BiasCorrected(beta1)}
+    return {"matrix": divided(first, adams(beta2), layers=layers, **where), "schedule": BiasCorrected(beta1)}
 
 
 @method
@@ -159,7 +173,11 @@ def kl_shampoo(
     precondition_frequency: int = 10,
     max_precond_dim: int = 10_000,
     one_sided_above: int = 1024,
-    split: dict[str, int] | None = None,
+    split: Split = None,
+    batch_dims: int | dict[str, int] = 0,
+    names: tuple[str, ...] = (),
+    layers: tuple[str, ...] = EMBEDDINGS,
+    rate: float = 1.0,
     **options: Any,
 ) -> SuperAdam:
     r"""KL-Shampoo: Shampoo with factors that estimate the covariance of the gradients.
@@ -175,7 +193,8 @@ def kl_shampoo(
     """
     own = {
         **{"betas": betas, "precondition_frequency": precondition_frequency, "max_precond_dim": max_precond_dim},
-        **{"one_sided_above": one_sided_above, "split": split},
+        **{"one_sided_above": one_sided_above},
+        **{"split": split, "batch_dims": batch_dims, "names": names, "layers": layers, "rate": rate},
     }
     return cook("kl_shampoo", own, params, lr, options, weight_decay=weight_decay)
 
@@ -189,17 +208,21 @@ def psgd_kron(
     *,
     precond_lr: float = 0.1,
     max_size_triangular: int = 8192,
-    split: dict[str, int] | None = None,
+    split: Split = None,
+    batch_dims: int | dict[str, int] = 0,
+    names: tuple[str, ...] = (),
+    layers: tuple[str, ...] = EMBEDDINGS,
+    rate: float = 1.0,
     **options: Any,
 ) -> SuperAdam:
-    r"""PSGD-Kron: momentum, whitened by factors that gradient steps of their own keep up to date.
+    r"""PSGD-Kron: momentum, whitened by Kronecker factors that are learned by gradient steps.
 
     $$x_{t+1} = (1 - \gamma w) x_t - \gamma\, Q_L^\top Q_L\, g_t\, Q_R^\top Q_R$$
 
-    Li 2018; Walters 2024. Vectors have Adam's second moment; the published code whitens them too.
+    Li 2018; Walters 2024. Vectors and embeddings have Adam's second moment; the published code whitens them too.
 
-    The default lr is 1e-3. The published 3e-4 is for long runs of large models: a small network it moves too little to
-    call it training in 150 batches (`tests/test_defaults.py`).
+    The default lr is 1e-3. The published 3e-4 is for long runs of large models: with it a small network hardly trains
+    in 150 batches (`tests/test_defaults.py`).
 
     Args:
         b1: weight of the old average of gradients.
@@ -212,5 +235,5 @@ def psgd_kron(
     """
     check(0 <= b1 < 1, "b1", b1, "0 <= b1 < 1")
     first = PSGDKron(precond_lr, triangular=max_size_triangular)
-    matrix = divided(first, adams(0.99, 1e-8), split, layers=())
+    matrix = divided(first, adams(0.99, 1e-8), split, batch_dims, names, layers, rate)
     return compose(params, lr, options, matrix=matrix, schedule=BiasCorrected(b1), weight_decay=weight_decay)
