@@ -163,3 +163,11 @@ def test_methods_that_are_left_out_say_why():
         for method, kind in methods.METHODS.items():
             assert (method in of["methods"]) == (kind.objection(problem) is None)
             assert of["left out"].get(method) == kind.objection(problem)
+
+
+def test_the_costs_on_the_page_are_those_that_were_measured():
+    page = set_costs.PAGE.read_text(encoding="utf-8")
+    written = page.partition(set_costs.BEGIN)[2].partition(set_costs.END)[0].strip()
+    stored = json.loads(set_costs.RAW.read_text(encoding="utf-8"))
+    assert written == set_costs.target_table(stored)
+    assert len({len(times) for times in stored["milliseconds"].values()}) == 1

@@ -153,13 +153,14 @@ SOLVED = [name for name, part in PARTS.items() if not (part.waits or part.separa
 def test_no_step_waits_for_a_root(name, tau):
     """Fixed iterations, with and without the root of the last step; every coordinate has a metric of its own."""
     for capturable in (False, True):
-        options = {"tau": tau, "constraint": PARTS[name], "capturable": capturable}
+        options = {"tau": tau, PARTS[name]._kind: PARTS[name], "capturable": capturable}
         steps(lambda params, options=options: SuperAdam(params, **options), shapes=[(4, 3)])
 
 
 def test_which_roots_are_found_without_waiting():
     assert {type(PARTS[name]).__name__ for name in SOLVED} == {
-        *("L1Ball", "L2Ball", "Simplex", "CappedSimplex", "Halfspace", "Hyperplane")
+        *("L1Ball", "L2Ball", "Simplex", "CappedSimplex", "Halfspace", "Hyperplane", "BoxSection", "SecondOrderCone"),
+        *("Sphere", "GroupL1Ball", "L1InfBall", "GroupLasso"),
     }
 
 

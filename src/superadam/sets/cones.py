@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,8 @@ class SecondOrderCone(ConvexSet):
     """
 
     dim: Dim = -1
+
+    waits: ClassVar[bool] = False
 
     @solving
     def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
