@@ -488,7 +488,8 @@ The share of the learning rates tried that reach the target, over all problems t
 {tolerance(numbers)}.
 
 On convex problems f* is that of cvxpy, of SLSQP (mixture weights) or of 4,000 accelerated gradients (softmax); no
-run ends below f* by more than {below:.0e} of the initial gap. On the last four it is the lowest f of all runs on a seed.
+run ends below f* by more than {below:.0e} of the initial gap. On the last four it is the lowest f of all runs on a
+seed.
 {note}
 
 {END}"""

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import constrained  # noqa: E402
 import constrained_methods as methods  # noqa: E402
+import set_costs  # noqa: E402
 from constrained_problems import PROBLEMS, build  # noqa: E402
 
 NUMBERS = json.loads((ROOT / "docs" / "data" / "constrained.json").read_text())

@@ -144,7 +144,11 @@ def has_tensors(part):
     return any(isinstance(value, torch.Tensor) for value in part.spec().values())
 
 
-PARTS = {**PARTS, "Halfspace of one number": sets.Halfspace(1.0, -0.1)}
+PARTS = {
+    **PARTS,
+    "Halfspace of one number": sets.Halfspace(1.0, -0.1),
+    "BoxSection of one number": sets.BoxSection(1.0, 0.1, -0.2, 0.3),
+}
 SOLVED = [name for name, part in PARTS.items() if not (part.waits or part.separable or has_tensors(part))]
 
 
