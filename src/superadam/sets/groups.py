@@ -169,7 +169,6 @@ class GroupL1Ball(GroupBall):
     """
 
     needs: ClassVar[str] = "eigen"
-    waits: ClassVar[bool] = False
 
     def norms(self, x: Tensor) -> Tensor:
         size = or_one(x.abs().amax(dims(x, self.group), keepdim=True))  # its square neither overflows nor vanishes
@@ -213,8 +212,6 @@ class L1InfBall(GroupBall):
     tensor([[3.0000, 3.1333],
             [0.0667, 0.0667]])
     """
-
-    waits: ClassVar[bool] = False
 
     def norms(self, x: Tensor) -> Tensor:
         return x.abs().amax(dims(x, self.group), keepdim=True)
