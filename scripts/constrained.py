@@ -479,8 +479,8 @@ def section(numbers: dict[str, Any]) -> str:
 
 Gradients until the gap f - f*, relative to that at the start, stays below the target: medians of
 {seeds}. In parentheses: the gap after {gradients}, where the target is not reached. Empty: the method is not for
-the problem. In brackets: the 95 % interval of the ratio over the paired seeds (Student's t of its logarithm), or on
-how many seeds ours needs fewer gradients, where one of the two does not always get there.
+the problem. In brackets: the 95 % interval of the ratio over paired seeds (Student's t of its logarithm). If either
+method misses the target on some seed: the number of seeds on which ours was faster.
 
 {tables(numbers)}
 
@@ -488,7 +488,8 @@ The share of the learning rates tried that reach the target, over all problems t
 {tolerance(numbers)}.
 
 On convex problems f* is that of cvxpy, of SLSQP (mixture weights) or of 4,000 accelerated gradients (softmax); no
-run is lower by more than {below:.0e} of the first gap. On the last four it is the lowest f of all runs on a seed.
+run ends below f* by more than {below:.0e} of the initial gap. On the last four it is the lowest f of all runs on a
+seed.
 {note}
 
 {END}"""

@@ -159,8 +159,9 @@ def target_table(stored):
     base = times["AdamW"]
     lines = [
         f"{stored['date']}, torch {stored['torch']}, {len(base)} rounds, CPU time, 1 thread, load of the machine "
-        f"{stored['load']}. `AdamW(fused=True)`: median {statistics.median(base):.2f} ms, minimum {min(base):.2f} ms. "
-        "Ratios of medians (of minima):",
+        f"{stored['load']}.",
+        f"`AdamW(fused=True)`: median {statistics.median(base):.2f} ms, minimum {min(base):.2f} ms. Ratios of medians "
+        "(of minima):",
         "",
         "| set | target | step | step, `compile=True` | step, rows of 100 |",
         "|---|---|---|---|---|",

@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import constrained  # noqa: E402
 import constrained_methods as methods  # noqa: E402
+import set_costs  # noqa: E402
 from constrained_problems import PROBLEMS, build  # noqa: E402
 
 NUMBERS = json.loads((ROOT / "docs" / "data" / "constrained.json").read_text())
@@ -169,3 +170,11 @@ def test_methods_that_are_left_out_say_why():
         for method, kind in methods.METHODS.items():
             assert (method in of["methods"]) == (kind.objection(problem) is None)
             assert of["left out"].get(method) == kind.objection(problem)
+
+
+def test_the_costs_on_the_page_are_those_that_were_measured():
+    page = set_costs.PAGE.read_text(encoding="utf-8")
+    written = page.partition(set_costs.BEGIN)[2].partition(set_costs.END)[0].strip()
+    stored = json.loads(set_costs.RAW.read_text(encoding="utf-8"))
+    assert written == set_costs.target_table(stored)
+    assert len({len(times) for times in stored["milliseconds"].values()}) == 1

@@ -116,7 +116,7 @@ def test_polyhedron_of_one_row_is_the_halfspace_and_of_two_the_hyperplane():
 
 def test_what_float64_cannot_solve_is_refused():
     part = polyhedron(1, 40, 5, "plain")
-    with pytest.raises(ValueError, match=r"twelve orders of magnitude|empty|active rows"):
+    with pytest.raises(ValueError, match=r"because of rounding|empty"):
         part.argmin(1e10 * numbers(1, (5,)), metric(2, (5,), 40))
 
 
@@ -256,7 +256,7 @@ def test_transport_with_given_marginals(seed, shape, zero, spread, size):
     assert (slope * x.numpy()).sum() - program.fun <= 1e-6 * np.abs(slope).max() * float(rows.sum())
 
 
-@pytest.mark.parametrize("n, size", [(60, 1000.0), (120, 10.0), (120, 1000.0), (300, 30.0)])
+@pytest.mark.parametrize(("n", "size"), [(60, 1000.0), (120, 10.0), (120, 1000.0), (300, 30.0)])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_transport_with_uneven_marginals_and_large_costs(n, size, seed):
     """Nearly a linear program. x has the form of a minimiser by its potentials, which are found again from x > 0."""
@@ -435,7 +435,7 @@ POLYHEDRA = {
 
 @pytest.mark.parametrize("name", POLYHEDRA)
 @settings(derandomize=True, deadline=None, max_examples=8)
-@given(st.integers(0, 10**6), st.sampled_from([0, 2, 4]), st.sampled_from([1.0, 50.0]))
+@given(st.integers(0, 10**6), st.sampled_from([0, 2, 4, 8, 12]), st.sampled_from([1.0, 50.0]))
 def test_intersections_equal_their_rows(name, seed, spread, size):
     part, same = POLYHEDRA[name]
     y, d = size * numbers(seed, (N,)), metric(seed + 1, (N,), spread)
@@ -527,6 +527,19 @@ def test_equations_that_say_the_same_twice():
     torch.testing.assert_close(same.argmin(y, d), sets.CappedSimplex(2.0, 0.5).argmin(y, d), rtol=0, atol=1e-11)
     with pytest.raises(ValueError, match=r"empty: equations .1. contradict"):
         sets.Intersection(sets.Simplex(1.0), sets.Simplex(2.0)).argmin(y, d)
+
+
+@pytest.mark.parametrize("low", [0.0, 0.05])
+def test_a_simplex_of_rows_and_a_box_are_the_capped_simplex(low):
+    """One set, solved once, and not by sweeps."""
+    y, d = numbers(0, (3, N)), metric(1, (3, N), 6)
+    simplex = sets.CappedSimplex(1.0, 0.9, dim=-1, low=low) if low else sets.Simplex(dim=-1)
+    x = sets.Intersection(simplex, sets.Box(0.01, 0.3)).argmin(y, d)
+    torch.testing.assert_close(
+        x, sets.CappedSimplex(1.0, 0.3, dim=-1, low=max(low, 0.01)).argmin(y, d), rtol=0, atol=1e-12
+    )
+    with pytest.raises(ValueError, match="CappedSimplex is empty: the caps sum to"):
+        sets.Intersection(simplex, sets.Box(0, 0.1)).argmin(y, d)
 
 
 def test_an_intersection_refuses_what_is_not_convex():

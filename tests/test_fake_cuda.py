@@ -144,7 +144,11 @@ def has_tensors(part):
     return any(isinstance(value, torch.Tensor) for value in part.spec().values())
 
 
-PARTS = {**PARTS, "Halfspace of one number": sets.Halfspace(1.0, -0.1)}
+PARTS = {
+    **PARTS,
+    "Halfspace of one number": sets.Halfspace(1.0, -0.1),
+    "BoxSection of one number": sets.BoxSection(1.0, 0.1, -0.2, 0.3),
+}
 SOLVED = [name for name, part in PARTS.items() if not (part.waits or part.separable or has_tensors(part))]
 
 
@@ -153,13 +157,14 @@ SOLVED = [name for name, part in PARTS.items() if not (part.waits or part.separa
 def test_no_step_waits_for_a_root(name, tau):
     """Fixed iterations, with and without the root of the last step; every coordinate has a metric of its own."""
     for capturable in (False, True):
-        options = {"tau": tau, "constraint": PARTS[name], "capturable": capturable}
+        options = {"tau": tau, PARTS[name]._kind: PARTS[name], "capturable": capturable}
         steps(lambda params, options=options: SuperAdam(params, **options), shapes=[(4, 3)])
 
 
 def test_which_roots_are_found_without_waiting():
     assert {type(PARTS[name]).__name__ for name in SOLVED} == {
-        *("L1Ball", "L2Ball", "Simplex", "CappedSimplex", "Halfspace", "Hyperplane")
+        *("L1Ball", "L2Ball", "Simplex", "CappedSimplex", "Halfspace", "Hyperplane", "BoxSection", "SecondOrderCone"),
+        *("Sphere", "GroupLasso"),
     }
 
 

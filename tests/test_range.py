@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from superadam import penalties, sets
 from superadam.penalties import combined_argmin
+from superadam.sets import groups, roots, sections, simplices
 from test_penalties import exact_fused
 
 TOL = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -477,3 +478,64 @@ def test_orders_of_magnitude_in_a_large_metric():
             x = part.argmin(y, d)
             assert part.violation(x) < 1e-6
             torch.testing.assert_close(x, part.argmin(y.double(), d.double()).float(), rtol=1e-5, atol=1e-6)
+
+
+# --------------------------------------------------------------------------------------- without a look from the host
+
+
+@pytest.fixture
+def no_looks(monkeypatch):
+    """The form of the solvers for a GPU: fixed iterations."""
+    for module in (roots, simplices, sections, groups):
+        monkeypatch.setattr(module, "may_look", lambda x: False)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [test_simplex, test_l1_ball, test_l2_ball, test_group_lasso, test_halfspace_and_hyperplane, test_affine],
+    ids=lambda test: test.__name__,
+)
+def test_exact_answers_without_looks(test, no_looks):
+    test()
+
+
+ORDINARY = {
+    "CappedSimplex": sets.CappedSimplex(1.0, 0.4),
+    "CappedSimplex, lower bounds": sets.CappedSimplex(1.0, 0.4, low=0.05),
+    "BoxSection": sets.BoxSection(2.0, 0.5, -0.3, 0.6, dim=-1),
+    "BoxSection without bounds": sets.BoxSection(-1.0, 0.5),
+    "SecondOrderCone": sets.SecondOrderCone(),
+    "Sphere": sets.Sphere(2.0, dim=-1),
+    "GroupL1Ball": sets.GroupL1Ball(0.7),
+    "L1InfBall": sets.L1InfBall(0.7),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("spread", [0, 1, 4])
+@pytest.mark.parametrize("name", ORDINARY)
+def test_the_same_answers_without_looks(name, spread, warm, dtype, monkeypatch):
+    """As with looks, which other tests compare with exact answers. d spans up to four orders of magnitude."""
+    part, gen = ORDINARY[name], torch.Generator().manual_seed(spread)
+    for size in (1e-3, 1.0, 30.0):
+        y = (size * torch.randn(4, 7, generator=gen, dtype=torch.float64)).to(dtype)
+        d = magnitudes(gen, (4, 7), 0, spread).to(dtype)
+        root = torch.zeros(part.root_shape(y), dtype=dtype) if warm else None
+        if warm:
+            part.argmin(1.1 * y, d, root)
+        expected = part.argmin(y, d)
+        with monkeypatch.context() as patch:
+            for module in (roots, simplices, sections, groups):
+                patch.setattr(module, "may_look", lambda x: False)
+            x = part.argmin(y, d, root)
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(x, expected, rtol=0, atol=TOL[dtype] * scale)
+        assert part.violation(x) <= 1e-6 * max(1.0, scale)
+
+
+@pytest.mark.parametrize("size", [1e6, 1e18, 1e30])
+def test_a_section_stays_feasible_when_its_iterations_end(size, no_looks):
+    y = torch.tensor([size, size, 0.0, -size, size, 1.0])
+    for part in (sets.CappedSimplex(1.0, 0.3), sets.BoxSection(1.0, 0.2, -1.0, 0.5)):
+        assert part.violation(part.argmin(y, 1.0)) <= 1e-6

@@ -38,6 +38,7 @@ class GroupLasso(Penalty):
     dim: Dim
 
     needs: ClassVar[str] = "eigen"
+    waits: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_weight("lam", self.lam)

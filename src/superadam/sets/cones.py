@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,8 @@ class SecondOrderCone(ConvexSet):
     """
 
     dim: Dim = -1
+
+    waits: ClassVar[bool] = False
 
     @solving
     def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
@@ -60,19 +64,19 @@ class SecondOrderCone(ConvexSet):
 
 def _onto_cone(y: Tensor, d: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor]:
     """The step for slices along the last dimension. Also returns t - max(0, s)."""
-    s = y[..., -1:]
-    ratio = d[..., -1:] / d
+    s = y.narrow(-1, -1, 1)
+    ratio = d.narrow(-1, -1, 1) / d
     share = 1 / (1 + ratio)  # d / (d + d_t)
     # ‖x‖ = t is ‖p / (α + c)‖ = 1 for t = max(0, s) + c, p = share u, and this α, which has no negative element.
     alpha = torch.where(s > 0, share, -ratio * share).mul_(s)
-    alpha[..., -1] = 1.0
+    alpha.select(-1, -1).fill_(1.0)
     u = y.clone()
-    u[..., -1] = 0.0
+    u.select(-1, -1).fill_(0.0)
     p = share * u
     size = u.abs().amax(-1, keepdim=True)
     inside = norm_of(u / torch.where(size > 0, size, 1.0), (-1,)) * size <= s * (1 + tolerance(y))
     c = norm_root(p.masked_fill_(inside, 0.0), alpha.masked_fill_(inside, 1.0), (-1,), start)
     t = s.clamp(min=0) + c
     x = p.mul_(t)
-    x[..., -1:] = t
+    x.narrow(-1, -1, 1).copy_(t)
     return torch.where(inside, y, x), c

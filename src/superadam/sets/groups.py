@@ -25,7 +25,7 @@ from superadam.sets.base import (
     solving,
     vertex,
 )
-from superadam.sets.roots import FAR, MAX_ITERATIONS, norm_root, tolerance
+from superadam.sets.roots import AGAIN, FAR, MAX_ITERATIONS, NEWTON, everywhere, may_look, norm_root, nowhere, tolerance
 
 __all__ = ["GroupL1Ball", "L1InfBall"]
 
@@ -79,14 +79,14 @@ class GroupBall(ConvexSet, abstract=True):
     def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
         over = self._over(y)
         inside = self.norms(y).sum(over, keepdim=True) <= self.r * (1 + tolerance(y))
-        if bool(inside.all()):
+        if everywhere(inside):
             return y
         if self.r == 0:
             return y.zero_()
-        feasible = y.clone() if bool(inside.any()) else None
+        feasible = None if nowhere(inside) else y.clone()
         scale = d.amax()
         y, d = y.div_(self.r), d.div_(scale)  # changes nothing, but avoids overflow
-        start = None if root is None or not bool(root.any()) else root / (scale * self.r)
+        start = None if root is None or nowhere(root != 0) else root / (scale * self.r)
         lam, norms = self._root(y, d, over, start)
         if root is not None:
             root.copy_(lam * (scale * self.r))
@@ -100,11 +100,11 @@ class GroupBall(ConvexSet, abstract=True):
         small, least = tolerance(y), torch.finfo(y.dtype).tiny ** 0.5
         lam = self.alone(y, d).amax(over, keepdim=True) if start is None else start.nan_to_num(0.0, 0.0, 0.0)
         norms, below, stays = None, torch.full_like(lam, least), torch.zeros_like(lam, dtype=torch.bool)
-        for k in range(MAX_ITERATIONS):
+        for k in range(MAX_ITERATIONS if may_look(y) else NEWTON):
             lam = lam.clamp(min=least)
             norms, slopes = self.at(lam, y, d, norms)
             error, slope = norms.sum(over, keepdim=True) - 1, slopes.sum(over, keepdim=True)
-            if k == 0 and start is not None and not bool((near := (slope > 0) & (error < FAR)).all()):
+            if k == 0 and start is not None and not everywhere(near := (slope > 0) & (error < FAR)):
                 lam, norms = torch.where(near, lam, self.alone(y, d).amax(over, keepdim=True)), None
                 continue
             step = torch.where(slope > 0, error / slope, 0.0)
@@ -114,7 +114,7 @@ class GroupBall(ConvexSet, abstract=True):
                 | (lam <= least) & (error < 0)
                 | stays
             )
-            if bool(done.all()):
+            if everywhere(done):
                 break
             # All norms are 0: beyond the solution, by rounding errors. Stay before it.
             stays = (slope == 0) & (below > least)
@@ -161,7 +161,7 @@ class GroupL1Ball(GroupBall):
     Args:
         r: the largest sum of the norms.
         group: the dimension, or dimensions, of a group.
-        dim: those in which the groups share one sum, with those of a group; None for all of them.
+        dim: dimensions over which groups share one radius; must include `group`. None: all dimensions.
 
     >>> GroupL1Ball(3.0, group=1).argmin(torch.tensor([[3.0, 4.0], [0.6, 0.8]]), 1.0)
     tensor([[1.8000, 2.4000],
@@ -206,7 +206,7 @@ class L1InfBall(GroupBall):
     Args:
         r: the largest sum of the norms.
         group: the dimension, or dimensions, of a group.
-        dim: those in which the groups share one sum, with those of a group; None for all of them.
+        dim: dimensions over which groups share one radius; must include `group`. None: all dimensions.
 
     >>> L1InfBall(3.2, group=1).argmin(torch.tensor([[3.0, 4.0], [0.5, 0.5]]), 1.0)
     tensor([[3.0000, 3.1333],
@@ -224,12 +224,12 @@ class L1InfBall(GroupBall):
         group, size, small = dims(y, self.group), y.abs(), tolerance(y)
         least = (size - lam / d).amax(group, keepdim=True).clamp_(min=0)  # m of one coordinate alone
         m = least if norms is None else norms.maximum(least)
-        for _ in range(MAX_ITERATIONS):
+        for _ in range(MAX_ITERATIONS if may_look(y) else AGAIN):
             total = (size - m).relu_().mul_(d).sum(group, keepdim=True)
             slope = (size >= m).to(d.dtype).mul_(d).sum(group, keepdim=True)
             step = torch.where(slope > 0, (total - lam) / slope, least - m)
             done = ((total - lam).abs() <= small * lam) | (step.abs() <= small * m) | ((m == 0) & (step <= 0))
-            if bool(done.all()):
+            if everywhere(done):
                 break
             m = torch.where(done, m, (m + step).maximum(least))
         return m, torch.where((m > 0) & (slope > 0), slope.reciprocal(), 0.0)

@@ -16,6 +16,7 @@ from superadam.sets.base import ConvexSet, dims, in_metric, like
 from superadam.sets.linear import Halfspace, LinearSet
 from superadam.sets.polyhedra import OnRows, joined, without_repeated
 from superadam.sets.separable import Bound, Box, Intervals
+from superadam.sets.simplices import CappedSimplex, Simplex
 
 __all__ = ["Intersection"]
 
@@ -100,6 +101,7 @@ class Intersection(ConvexSet):
         low, high = _bounds(bounds, x)
         box = [Box(low, high)] if bounds else []
         curved = [each for each in pieces if not isinstance(each, LinearSet | Intervals)]
+        box, curved = _capped(box, curved)
         if bool((low >= 0).all()):  # where no x is negative, the l1 norm is a sum
             sums = [each for each in curved if isinstance(each, L1Ball) and _whole(each, x)]
             rows += [Halfspace(1.0, each.r) for each in sums]
@@ -165,6 +167,20 @@ class Intersection(ConvexSet):
         """Of each set and of its pieces: a bound of a simplex is compared with a coordinate, not with a sum."""
         parts = {id(part): part for part in (*self.sets, *self.pieces(x))}
         return torch.stack([each.relative_violation(x) for each in parts.values()]).amax()
+
+
+def _capped(box: list[Box], curved: list[ConvexSet]) -> tuple[list[Box], list[ConvexSet]]:
+    """A box and the first simplex of slices are one set."""
+    simplex = next((each for each in curved if isinstance(each, Simplex | CappedSimplex)), None)
+    if not box or simplex is None:
+        return box, curved
+    low, high = cast(Tensor, box[0].lo), cast(Tensor, box[0].hi)
+    bounds = (0.0, simplex.total) if isinstance(simplex, Simplex) else (simplex.low, simplex.cap)
+    low, high = low.maximum(like(bounds[0], low)), high.minimum(like(bounds[1], high))
+    if bool((low > high).any()):
+        raise ValueError("the Intersection is empty: a lower bound of one set is above the upper bound of another")
+    both = CappedSimplex(simplex.total, high, simplex.dim, low)
+    return [], [both, *(each for each in curved if each is not simplex)]
 
 
 def _whole(ball: L1Ball | L2Ball, x: Tensor) -> bool:

@@ -154,6 +154,8 @@ class Affine(LinearSet):
     A: Tensor
     b: Tensor
 
+    waits: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         A, b = self.A, self.b
         check(A.dim() == 2 and b.shape == A.shape[:1], "A, b", (A, b), "A of shape (m, n) and b of shape (m,)")
@@ -174,9 +176,9 @@ class Affine(LinearSet):
         w = (d.double() / d.amax()).rsqrt().expand_as(y).reshape(-1, 1)
         # w Aᵀ = L U. With pivoting no element of L is large, and U has all of the differences between the d, however
         # many orders of magnitude they are: A D⁻¹ Aᵀ = Uᵀ (Lᵀ L) U.
-        U = torch.linalg.lu_factor(w * A.T).LU[: len(A)].triu()
+        U = torch.linalg.lu_factor_ex(w * A.T).LU[: len(A)].triu()
         L = torch.linalg.solve_triangular(U, w * A.T, upper=True, left=False)
-        R = torch.linalg.cholesky(L.T @ L)
+        R = torch.linalg.cholesky_ex(L.T @ L).L
         for _ in range(5):  # once, then against rounding errors
             excess = torch.linalg.solve_triangular(U.T, (A @ x - b)[:, None], upper=False)
             x = x - (w * (L @ torch.cholesky_solve(excess, R))).flatten()

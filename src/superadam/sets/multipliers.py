@@ -69,8 +69,9 @@ def active_set(
             return delta
         delta, active = _take_in(int(v.argmax()), B, C, e, inequality, start, delta, active)
     raise ValueError(
-        f"line 9 on {len(e)} rows found no set of active rows in {50 * (len(e) + 1)} tries: rounding errors are larger "
-        "than what is asked for. Are there more than twelve orders of magnitude in d, or rows that are nearly parallel?"
+        f"line 9 on {len(e)} rows found no set of active rows in {50 * (len(e) + 1)} tries: it could not reach the "
+        "required accuracy because of rounding. Rescale d, if it spans more than twelve orders of magnitude, or remove "
+        "nearly parallel rows"
     )
 
 

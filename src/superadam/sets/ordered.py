@@ -22,12 +22,10 @@ class Ordered(ConvexSet):
     r"""$\mathrm{low} \le x_1 \le x_2 \le \dots \le x_n \le \mathrm{high}$ for each slice along `dim`, or decreasing; or
     convex, $x_i \le \tfrac12 (x_{i-1} + x_{i+1})$, or concave.
 
-    An order is found by pooling adjacent violators:
+    An order is found by pooling adjacent violators, for all slices at once:
 
     $$x_i = \mathrm{clip}\Bigl(\max_{j \le i} \min_{k \ge i} \frac{\sum_{l=j}^k d_l y_l}{\sum_{l=j}^k d_l},\
         \mathrm{low},\ \mathrm{high}\Bigr)$$
-
-    by pooling adjacent violators.
 
     A convex sequence has no such formula. It is solved as a `Polyhedron`, by its second differences, one slice after
     the other and starting from the rows of the last step: for slices of up to some hundred coordinates.

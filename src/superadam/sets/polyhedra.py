@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from superadam._state.parts import check
-from superadam.sets.base import ConvexSet, check_finite, in_metric, largest
+from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like
 from superadam.sets.linear import LinearSet
 from superadam.sets.multipliers import active_set, independent, root_of
 from superadam.sets.roots import tolerance
@@ -18,6 +19,7 @@ from superadam.sets.separable import Intervals
 __all__ = ["OnRows", "Polyhedron", "joined", "nearest_on_rows", "without_repeated"]
 
 MAX_NEWTON = 200
+FEW = 500  # coordinates whose bounds may be rows of a matrix
 HELD = 1e-10  # how far a coordinate at a bound is taken to move, as a share of a free one
 
 
@@ -134,8 +136,9 @@ def nearest_on_rows(rows: Rows, y: Tensor, d: Tensor, root: Tensor | None = None
             break
     if bool((wrong > 1e-9 * size).any()):
         raise ValueError(
-            f"line 9 on {len(A)} rows was not solved to 1e-9: float64 is enough for about twelve orders of magnitude, "
-            f"and d has a ratio of {float(w.max() / w.min()):.0e}, y numbers up to {float(y.abs().max()):.0e}"
+            f"line 9 on {len(A)} rows was not solved to 1e-9: it could not reach the required accuracy because of "
+            f"rounding. d spans a ratio of {float(w.max() / w.min()):.0e}, and y has numbers up to "
+            f"{float(y.abs().max()):.0e}: rescale d or y, or remove nearly parallel rows"
         )
     if root is not None:
         root.copy_(guess)
@@ -203,11 +206,28 @@ class OnRows:
             lam = lam + self.share(lam, delta, excess) * delta
             if not bool((lam.abs() <= 1e20 * (1 + y.abs().amax())).all()):
                 break
+        if isinstance(self.sets[0], Intervals) and y.numel() <= FEW:
+            with contextlib.suppress(ValueError):
+                return self.by_active_bounds(y, self.sets[0])
         raise ValueError(
             f"no point of {type(self.sets[0]).__name__} that meets all rows was found in {MAX_NEWTON} iterations: they "
             f"are off by {least:g}, relative to the numbers in them. Is there such a point? Are there more than four "
             "orders of magnitude in d?"
         )
+
+    def by_active_bounds(self, y: Tensor, box: Intervals) -> Tensor:
+        """With the bounds as rows: slower, and for more orders of magnitude in d."""
+        lo, hi = box.bounds()
+        lo, hi = like(-math.inf if lo is None else lo, y).flatten(), like(math.inf if hi is None else hi, y).flatten()
+        eye, (A, b, inequality) = torch.eye(y.numel(), dtype=y.dtype, device=y.device), self.rows
+        above, below = hi < math.inf, lo > -math.inf
+        bounds = torch.cat([hi[above], -lo[below]])
+        rows = (
+            torch.cat([A, eye[above], -eye[below]]),
+            torch.cat([b, bounds]),
+            torch.cat([inequality, bounds == bounds]),
+        )
+        return box.clip_(nearest_on_rows(rows, y, self.d))
 
     def excess(self, x: Tensor) -> Tensor:
         return self.A @ x.flatten() - self.b

@@ -211,7 +211,7 @@ def _refined(blocks: Blocks, total: float, start: Tensor | None) -> Tensor:
     for k in range(8 if looks else ROUNDS):
         if everywhere(done):
             break
-        fixed = AGAIN if k > 0 else BOUNDED if bounded else NEWTON
+        fixed = (BOUNDED if bounded else NEWTON) if k == 0 else (NEWTON if bounded else AGAIN)
         more = (_section if bounded else _level)(blocks, total, start, MAX_ITERATIONS if looks else fixed)
         # The next θ is nearly 0. Far from it, the rounding errors of w θ could make a sum that is no longer there.
         more, start = more.masked_fill(done, 0.0), torch.zeros_like(more)
@@ -224,7 +224,22 @@ def _refined(blocks: Blocks, total: float, start: Tensor | None) -> Tensor:
         factor = torch.where((held - total).abs() <= tolerance(z) * total, 1.0, total / held)
         for z, _ in blocks.parts:
             z.mul_(factor)
+    if not looks and bounded:
+        _onto_sum(blocks, total)
     return blocks.unsliced(theta.clone())
+
+
+def _onto_sum(blocks: Blocks, total: float) -> None:
+    """Move all z by the same share of the way to a bound, where their sum is not the total yet."""
+    missing = total - _total([z.sum(blocks.dim, keepdim=True) for z, *_ in blocks.parts])
+    rooms = [torch.where(missing > 0, hi - z, lo - z) for z, _, lo, hi in blocks.parts]
+    rooms = [room.masked_fill_(room.isinf(), 0.0) for room in rooms]
+    room = _total([room.sum(blocks.dim, keepdim=True) for room in rooms])
+    size = _total([z.abs().sum(blocks.dim, keepdim=True) for z, *_ in blocks.parts]).clamp(min=abs(total))
+    solved = (missing.abs() <= tolerance(room) * size) | (room == 0)
+    share = torch.where(solved, 0.0, missing / room).clamp_(0.0, 1.0)
+    for (z, *_), of_z in zip(blocks.parts, rooms, strict=True):
+        z.addcmul_(of_z, share)
 
 
 def clip_(x: Tensor, lo: Tensor, hi: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from superadam.sets.base import (
     solving,
     vertex,
 )
-from superadam.sets.roots import norm_root, tolerance
+from superadam.sets.roots import everywhere, norm_root, nowhere, tolerance
 
 __all__ = ["Sphere"]
 
@@ -52,6 +52,7 @@ class Sphere(ConvexSet):
 
     needs: ClassVar[str] = "eigen"
     convex: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check(0 < self.r < torch.inf, "r", self.r, "0 < r < inf")
@@ -65,9 +66,9 @@ class Sphere(ConvexSet):
     def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
         dim = dims(y, self.dim)
         there = (norm_of(y, dim) - self.r).abs() <= self.r * tolerance(y)
-        if bool(there.all()):
+        if everywhere(there):
             return y
-        kept = y.clone() if bool(there.any()) else None
+        kept = None if nowhere(there) else y.clone()
         most = d.amax()
         d = d.div_(most).expand_as(y)  # the size changes nothing, but may overflow
         p, alpha = y.div_(self.r).mul_(d), d - d.amin(dim, keepdim=True)
@@ -75,8 +76,9 @@ class Sphere(ConvexSet):
         c = norm_root(p, alpha.masked_fill_(p == 0, 1.0), dim, None if root is None else root / most)
         if root is not None:
             root.copy_(c * most)
-        if bool((c == 0).any()):  # y is 0 where d is least: there are many solutions, and this is one
-            p.add_(by_slices(_first, self.dim, lightest.to(p)) * (1 - norm_of(p, dim).square()).relu_().sqrt_())
+        if not nowhere(many := c == 0):  # y is 0 where d is least: there are many solutions, and this is one
+            missing = (1 - norm_of(p, dim).square()).relu_().sqrt_() * many
+            p.add_(by_slices(_first, self.dim, lightest.to(p)) * missing)
         x = p.mul_(self.r)
         return x if kept is None else torch.where(there, kept, x)
 
