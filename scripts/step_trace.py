@@ -100,7 +100,18 @@ def block(traces):
     lines += ["", "The step with τ = 0, call by call:", "", "```", *tree(traces[0.0]), "```", ""]
     counts = ", ".join(f"`{name}` {n}" for name, n in modules(traces[1.0]).most_common())
     lines += [f"The step with τ = 1, by module: {counts}.", ""]
+    everything, engine = (round(n / 1000) for n in sizes())
+    lines += [f"The core has {everything} thousand lines, {engine} thousand of them in `_state/` and `_step/`.", ""]
     return "\n".join(lines)
+
+
+def sizes():
+    """The lines of the core, and of its two private packages."""
+    found = collections.Counter()
+    for path in SOURCE.rglob("*.py"):
+        found[core(f"src/superadam/{path.relative_to(SOURCE).as_posix()}")] += len(path.read_text().splitlines())
+    del found[None]
+    return found.total(), found["_state"] + found["_step"]
 
 
 def overhead(rounds=2000, steps=5):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from superadam._state import refusals
 from superadam._state.owners import Place, everywhere
 from superadam._state.phases import BETWEEN, RESTARTED
-from superadam._state.refusals import waits
 from superadam._state.sharding import sharding
 from superadam._step import tiles
 from superadam._step.tensors import real, state_dtype
@@ -70,7 +70,7 @@ class Layout:
         self.refresh_seconds = 0.0
         self.left_out: Any = 0  # matrices whose gradient was not finite, counted on the device
         # whether a step refuses gradients that are not finite, because the host sees them without waiting
-        self.refuses = parts.matrix.has_factors and not waits(params[0])
+        self.refuses = parts.matrix.has_factors and not refusals.waits(params[0])
         self.turns = [turns.get(p, 0) for p in params]
         self.places = [plan.places[p] for p in params] if parts.matrix.scope == "tensor" else []
         self.facts = facts(group, parts, params, places=self.places, rate=plan.rate(params[0]), layout=self)
