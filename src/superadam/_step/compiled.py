@@ -158,10 +158,7 @@ def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
 
 
 def _large(x: Tensor) -> bool:
-    """Whether a call for this tensor alone is faster than its share of foreach calls. On a GPU the calls count more."""
-    if x.device.type == "cpu":
-        return x.numel() > tiles.SMALL // 8
-    return x.numel() > tiles.SMALL and x.numel() % MULTIPLE == 0
+    return x.numel() > tiles.SMALL and (x.device.type == "cpu" or x.numel() % MULTIPLE == 0)
 
 
 class Compiled(Tiles):
