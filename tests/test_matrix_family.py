@@ -41,4 +41,5 @@ def test_the_table_is_that_of_the_runs():
 
 
 def test_the_page_is_up_to_date():
+    pytest.importorskip("typer", reason="comes with superadam[lab]")
     copies.check(ROOT / "scripts" / "matrix_family.py", "--check")
