@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from statistics import fmean, median
 
+import pytest
+
 import copies
 
 ROOT = Path(__file__).resolve().parents[1]
