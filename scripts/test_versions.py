@@ -36,7 +36,7 @@ OLDEST = ("2.6.0", "3.10")  # torch and Python of the lower bounds
 NEEDS = ["expecttest", "hypothesis", "mpmath", "numpy", "pytest", "pytest-xdist", "scikit-learn", "scipy"]
 # Not of the core: the command, pages and pictures, trainers, other packages.
 NOT_CORE = {
-    *("api_docs", "commands", "tutorials"),
+    *("api_docs", "commands", "monitor_figures", "tutorials"),
     *("bench", "cli", "digits", "docs", "examples", "gpu_scripts", "pictures", "programs", "trainers", "types"),
     "versions_of_torch",
     *("matrix_packages", "zoo_packages", "zoo_packages_later"),
@@ -44,10 +44,10 @@ NOT_CORE = {
 COUNTS = ("passed", "failed", "skipped")
 # The tests of each extra. Those of postgres that need a server are skipped without one.
 EXTRAS = {
-    "lab": ["tests/lab", "tests/test_cli.py", "tests/test_digits.py", "tests/test_pictures.py"],
+    "lab": ["tests/lab", "--ignore=tests/lab/test_trainers_tasks.py", "tests/test_cli.py"],
     "postgres": ["tests/lab/test_passwords.py", "tests/lab/test_compare_engine.py"],
     "tensorboard": ["tests/test_monitor.py", "tests/lab/test_lab_runs.py"],
-    "trainers": ["tests/test_trainers.py", "tests/test_programs.py", "tests/lab/test_trainers_tasks.py"],
+    "trainers": ["tests/test_trainers.py", "tests/test_programs.py"],
     "docs": ["tests/test_api_docs.py", "tests/test_tutorials.py"],
 }
 

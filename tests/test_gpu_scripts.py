@@ -2,13 +2,16 @@
 
 import json
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 import gpu_check
 import gpu_kernels
+import narrow_state
 import pytest
+import torch
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
@@ -116,3 +119,29 @@ def test_the_check_for_gpus_runs_on_a_cpu():
     assert sum(row.startswith("graph: ") for row in compared) == len(gpu_check.CAPTURED)
     assert sum("× AdamW fused" in row for row in rows) >= 9
     assert not re.search("Error|DIFFERENT", done.stdout), done.stdout
+
+
+# ---------------------------------------------------------------------------------------------- state in bfloat16
+
+
+def test_the_table_of_the_narrow_state_is_that_of_the_losses():
+    page = narrow_state.PAGE.read_text()
+    written = page.split(narrow_state.BEGIN)[1].split(narrow_state.END)[0]
+    assert written.strip().splitlines() == list(narrow_state.table(json.loads(narrow_state.RESULTS.read_text())))
+
+
+def test_losses_with_a_narrow_state_are_within_the_noise_of_seeds():
+    rows = json.loads(narrow_state.RESULTS.read_text())["rows"]
+    assert len(rows) == 6
+    for row in rows:
+        wide, narrow = row["losses"]["float32"], row["losses"]["bfloat16"]
+        assert len(wide) == len(narrow) == len(narrow_state.SEEDS)
+        assert abs(statistics.mean(wide) - statistics.mean(narrow)) < statistics.stdev(wide)
+        assert row["bytes"] == {"float32": 8.0, "bfloat16": 4.0}
+
+
+@pytest.mark.slow
+def test_a_loss_of_the_narrow_state_can_be_had_again():
+    recorded = json.loads(narrow_state.RESULTS.read_text())["rows"][-2]
+    loss, _ = narrow_state.trained(*narrow_state.tasks()[recorded["task"]], 0, recorded["tau"], torch.bfloat16)
+    assert loss == pytest.approx(recorded["losses"]["bfloat16"][0], rel=1e-3)

@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from statistics import fmean, median
 
+import pytest
+
 import copies
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,4 +43,5 @@ def test_the_table_is_that_of_the_runs():
 
 
 def test_the_page_is_up_to_date():
+    pytest.importorskip("typer", reason="comes with superadam[lab]")
     copies.check(ROOT / "scripts" / "matrix_family.py", "--check")

@@ -19,6 +19,8 @@ def test_the_call_is_one(code):
 
 @pytest.mark.parametrize(("theirs", "ours", "_said"), migration.rows("torch.optim"))
 def test_torch_takes_the_same_steps(theirs, ours, _said):
+    if "Muon" in theirs and not hasattr(torch.optim, "Muon"):
+        pytest.skip("this torch has no Muon")
     rounding = 0.02 if "Muon" in theirs else 1e-6  # torch's Muon iterates in bfloat16
     assert migration.difference(migration.of_torch(theirs), migration.of_torch(ours)) < rounding
 

@@ -44,8 +44,20 @@ def pyright(folder, *options):
     return [(e["file"], e["range"]["start"]["line"] + 1, e["message"]) for e in said["generalDiagnostics"]]
 
 
+VERSIONS = ["3.10", "3.11", "3.12", "3.13"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["3.10", "3.13"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_mypy_finds_no_error_in_the_library(version, tmp_path):
+    """What the standard library of this version does not have is an error. `make lint` looks at the oldest."""
+    command = [sys.executable, "-m", "mypy", "--python-version", version, "--cache-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
 def test_pyright_finds_no_error_in_the_examples(version):
     pytest.importorskip("basedpyright", reason="comes with superadam[slow]")
     assert pyright(ROOT, "--pythonversion", version) == []

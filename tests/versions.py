@@ -1,5 +1,6 @@
 """What the torch that is installed lacks, for tests that need it. The library itself runs without."""
 
+import importlib
 import sys
 
 import pytest
@@ -7,11 +8,8 @@ import torch
 
 from superadam._state.torch_versions import FSDP2_ON_CPUS as FSDP2_ON_CPUS
 
-if sys.version_info >= (3, 11):
-    import tomllib as tomllib
-else:
-    pass  # pytest brings it
-
+tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")  # pytest brings the second
+needs_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 needs_grad_dtype = pytest.mark.skipif(
     not hasattr(torch.Tensor, "grad_dtype"), reason="this torch has gradients of the parameter's dtype only"
 )

@@ -28,6 +28,7 @@ from superadam.lab.own_methods import OWN
 from superadam.lab.packages import sources
 from superadam.lab.runs import Run
 from superadam.lab.specs import resolved
+from versions import needs_muon
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +91,7 @@ def test_those_that_want_names_or_the_model_get_them(file):
     assert losses(trained(f"{file}:OfModel")) == losses(trained(f"{file}:Plain"))
 
 
+@needs_muon
 def test_of_two_the_first_has_the_hidden_matrices_and_the_second_all_else():
     opt, workload = optimizer("torch.optim.Muon momentum=0.9 + torch.optim.AdamW lr=0.01", "pydoc-transformer")
     muon, adamw = ({id(p) for g in o.param_groups for p in g["params"]} for o in opt.optimizers)
@@ -188,7 +190,7 @@ def test_the_decay_can_be_the_methods_own():
 @pytest.mark.parametrize(
     "method",
     [
-        "torch.optim.Muon + torch.optim.AdamW",
+        pytest.param("torch.optim.Muon + torch.optim.AdamW", marks=needs_muon),
         "torch.optim.LBFGS max_iter=2",
         "{file}:Sam base_optimizer=torch.optim.SGD momentum=0.9",
     ],
@@ -245,7 +247,9 @@ def test_what_the_loop_cannot_run_is_refused_by_name(file, name, said):
         ("addamw", "Unknown method 'addamw': did you mean 'adamw'"),
         ("adamw lr", "Invalid method 'adamw lr'"),
         ("adamw lr=1:0.1", "Invalid bounds 1:0.1"),
-        ("torch.optim.Muon", "Muon cannot be made with .*Muon only supports 2D parameters"),
+        pytest.param(
+            *("torch.optim.Muon", "Muon cannot be made with .*Muon only supports 2D parameters"), marks=needs_muon
+        ),
     ],
 )
 def test_what_cannot_be_made_says_what_to_write(method, said):
@@ -420,6 +424,7 @@ def test_of_two_optimizers_of_one_name_each_has_its_own_options(tmp_path):
     assert all(set(o) == {"lr", "SGD2.lr"} and o["lr"] >= 1e-3 and o["SGD2.lr"] <= 0.1 for o in tried)
 
 
+@needs_muon
 def test_a_method_may_declare_what_it_tunes_and_gets_as_many_trials(tmp_path):
     strong = "strong: adamw betas.1=0.9:0.999"
     pair = "torch.optim.Muon lr=1e-3:1 + torch.optim.AdamW lr=1e-4:0.1"

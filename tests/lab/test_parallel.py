@@ -21,6 +21,7 @@ from superadam.lab.data import Images, batches
 from superadam.lab.folders import Folder, rows
 from superadam.lab.parallel import Processes
 from superadam.lab.runs import Run
+from versions import FSDP2_ON_CPUS, WITHOUT_FSDP2
 
 SHARERS = Path(sharers.__file__)
 # float32, and sums in another order; the weights move by 1e-4 to 1e-1.
@@ -42,6 +43,8 @@ def started(*args):
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory):
     """The folder of all runs of sharers.py."""
+    if not FSDP2_ON_CPUS:
+        pytest.skip(WITHOUT_FSDP2)
     folder = tmp_path_factory.mktemp("two")
     # The store of torchrun's agent, which has found a free port.
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -102,8 +102,7 @@ def aligned(view: View, which: list[int] | None = None) -> bool:
 def large(view: View) -> list[int]:
     """The parameters for which a kernel of our own is made: those that are not small, with a state like them."""
     sizes = [(i, x.numel(), x.device.type == "cpu") for i, x in enumerate(view.params)]
-    large = [i for i, n, cpu in sizes if (n > SMALL // 8 if cpu else n > SMALL and n % MULTIPLE == 0)]
-    return [i for i in large if aligned(view, [i])]
+    return [i for i, n, cpu in sizes if n > SMALL and (cpu or n % MULTIPLE == 0) and aligned(view, [i])]
 
 
 def alike(tensors: Sequence[Tensor | None], narrow: Sequence[Tensor | None] = ()) -> bool:
