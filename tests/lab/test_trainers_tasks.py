@@ -154,7 +154,7 @@ def test_folders_of_a_model_and_of_examples_are_a_task(tmp_path, model):
         lab.huggingface("other", model, data, text="review").workload("laptop", 0)
     with pytest.raises(ValueError, match=r"has no examples: expected train\.jsonl"):
         lab.huggingface("none", model, model).workload("laptop", 0)
-    with pytest.raises(ValueError, match=r"nowhere is no folder of a model: there is no config\.json"):
+    with pytest.raises(ValueError, match=r"nowhere is not a model folder: there is no config\.json"):
         lab.huggingface("none", tmp_path / "nowhere", data)
 
 

@@ -70,7 +70,7 @@ class Queue:
             if name not in names and known_to_optuna(self._engine, name):
                 raise ValueError(
                     f"{masked(storage)} holds the comparison {name!r} in the form of an earlier version, which this "
-                    "one does not go on with. Choose another folder by --out; `superadam report` still reads the "
+                    "one does not go on with. Choose another folder with --out; `superadam report` still reads the "
                     "results.json of the old one"
                 )
             if name not in names and plan is None:
@@ -92,8 +92,8 @@ class Queue:
             if names := plan.unlike(there):
                 differ = ", ".join(f"{k} ({getattr(there, k)} there, {getattr(plan, k)} here)" for k in names)
                 raise ValueError(
-                    f"There is another comparison of the name {self.name!r}, that differs in {differ}. Tasks, methods "
-                    "and seeds can be added to it; for anything else, choose another folder by --out"
+                    f"Another comparison has the name {self.name!r} and differs in {differ}. Tasks, methods "
+                    "and seeds can be added to it; for anything else, choose another folder with --out"
                 )
             before = _environment(found.environment)
             if plan == there and all(before.get(k) == environment.get(k) for k in (*VERSIONS, "code")):
