@@ -8,7 +8,7 @@
 #SBATCH --time=08:00:00
 #SBATCH --requeue
 set -eu
-: "${STORAGE:?the data base, as in --storage of superadam compare}"
+: "${STORAGE:?the database, as in --storage of superadam compare}"
 : "${STUDY:?the name of its folder, as in --out}"
 export OMP_NUM_THREADS=1
 exec "${SUPERADAM:-superadam}" worker "$STORAGE" "$STUDY" \

@@ -1,4 +1,4 @@
-"""Data bases and results of comparisons that were damaged, or written by others."""
+"""Databases and results of comparisons that were damaged, or written by others."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ COLUMNS = {"superadam_comparisons": ("plan", "environment"), "superadam_runs": (
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A comparison that is done but for two runs: its plan, its results, its data base."""
+    """A comparison that is done but for two runs: its plan, its results, its database."""
     folder = tmp_path_factory.mktemp("comparison")
     plan = small_plan(folder, trials=1, seeds=2)
     results = alone(plan, folder / "sound.db")
@@ -40,7 +40,7 @@ def quick(monkeypatch):
 
 
 def use(path, plan):
-    """All that a process does with a data base."""
+    """All that a process does with a database."""
     with only(ValueError):
         with Queue(f"sqlite:///{path}", "alone") as queue:
             queue.revive()
@@ -92,7 +92,7 @@ def test_hostile_results(dice, made, tmp_path):
             "sqlite:///{}.txt", "postgresql://me:secret@localhost:1/x?nonsense=1", "sqlite:////proc/x"]
 )  # fmt: skip
 def test_a_storage_that_is_none(url, tmp_path, quick):
-    (tmp_path / "a.txt").write_text("no data base")
+    (tmp_path / "a.txt").write_text("no database")
     result = CliRunner().invoke(app, ["worker", url.format(tmp_path / "a"), "study"])
     assert result.exit_code == 2, result.stderr
     assert result.stderr.count("\n") == 1

@@ -218,18 +218,18 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, file, me
     ("name", "said"),
     [
         ("Thrice base_optimizer=torch.optim.SGD", "Thrice has a third_step; only first_step and second_step are"),
-        ("Sharp base_optimizer=torch.optim.SGD", "Sharp.first_step wants loss: expected no argument, as SAM has it"),
-        ("Sam", "Sam cannot be made with .*base_optimizer"),
+        ("Sharp base_optimizer=torch.optim.SGD", "Sharp.first_step needs loss: expected no argument, as SAM has it"),
+        ("Sam", "Sam cannot be built with .*base_optimizer"),
         ("Sam base_optimizer=torch.optim.SDG", "torch.optim has no 'SDG': did you mean 'SGD'"),
         ("Sam base_optimizer=torch.optim.SGD + torch.optim.AdamW", "Sam evaluates a batch several times, and cannot"),
-        ("Wants", "Wants.step wants loss, hessian: expected step"),
+        ("Wants", "Wants.step needs loss, hessian: expected step"),
         ("NoRate", "NoRate has no 'lr' in its param_groups"),
         ("seven", "is a int .expected a class"),
         ("Plein", "has no 'Plein': did you mean 'Plain'"),
-        ("Plain nothing=3", "cannot be made with .*unexpected keyword argument 'nothing'"),
+        ("Plain nothing=3", "cannot be built with .*unexpected keyword argument 'nothing'"),
         ("Plain taus=[[0.5, 0]]", "taus= changes the τ of line 11"),
         ("Twice + torch.optim.AdamW", "Twice evaluates a batch several times, and cannot share"),
-        ("OfModel + torch.optim.AdamW", "OfModel wants the whole model"),
+        ("OfModel + torch.optim.AdamW", "OfModel needs the whole model"),
     ],
 )
 def test_what_the_loop_cannot_run_is_refused_by_name(file, name, said):
@@ -248,7 +248,7 @@ def test_what_the_loop_cannot_run_is_refused_by_name(file, name, said):
         ("adamw lr", "Invalid method 'adamw lr'"),
         ("adamw lr=1:0.1", "Invalid bounds 1:0.1"),
         pytest.param(
-            *("torch.optim.Muon", "Muon cannot be made with .*Muon only supports 2D parameters"), marks=needs_muon
+            *("torch.optim.Muon", "Muon cannot be built with .*Muon only supports 2D parameters"), marks=needs_muon
         ),
     ],
 )

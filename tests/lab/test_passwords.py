@@ -98,7 +98,7 @@ ODD = ["a?b", "a?b=c", "100%", "%41", "a#b", "a b", "a\nb", "a:b@c", "{a}", "a&b
 
 @pytest.mark.parametrize("name", ODD)
 def test_a_folder_of_any_name_holds_a_comparison(tmp_path, name):
-    """The data base is there and nowhere else, for the command and for workers who are told of it by a URL."""
+    """The database is there and nowhere else, for the command and for workers who are told of it by a URL."""
     plan, folder = small_plan(tmp_path, trials=1, seeds=1), tmp_path / name
     plan = dataclasses.replace(plan, methods=["adamw"], compositions={})
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -79,8 +81,7 @@ def test_examples_without_a_length_are_refused():
         plain("endless", train=Endless())
 
 
-@pytest.mark.filterwarnings("ignore")  # of lightning's import
-def test_a_lightning_module_is_what_its_training_step_is():
+def lightning_module():
     from lightning import LightningModule
 
     class Module(LightningModule):
@@ -97,6 +98,12 @@ def test_a_lightning_module_is_what_its_training_step_is():
         def configure_optimizers(self):
             raise AssertionError("it is the optimizer that is compared")
 
+    return Module
+
+
+@pytest.mark.filterwarnings("ignore")  # of lightning's import
+def test_a_lightning_module_is_what_its_training_step_is():
+    Module = lightning_module()
     data = {"train": DataLoader(Pairs(slice(60))), "valid": DataLoader(Pairs(slice(60, None)))}
     task = lab.lightning("module", Module, data, batch=10, epochs=4)
     assert task.workload("laptop", 0).dimensions() == {"parameters": 4, "training examples": 60, "batch": 10}
@@ -147,7 +154,7 @@ def test_folders_of_a_model_and_of_examples_are_a_task(tmp_path, model):
         lab.huggingface("other", model, data, text="review").workload("laptop", 0)
     with pytest.raises(ValueError, match=r"has no examples: expected train\.jsonl"):
         lab.huggingface("none", model, model).workload("laptop", 0)
-    with pytest.raises(ValueError, match=r"nowhere is no folder of a model: there is no config\.json"):
+    with pytest.raises(ValueError, match=r"nowhere is not a model folder: there is no config\.json"):
         lab.huggingface("none", tmp_path / "nowhere", data)
 
 
@@ -232,6 +239,33 @@ lab.huggingface("films", {str(model)!r}, {str(tmp_path / "several")!r}, length=6
     results = lab.compare(["films"], ["sgd", "torch.optim.AdamW"], **few)
     assert {r.status for r in results.records} == {"finished"}
     assert (tmp_path / "out" / "report.html").exists()
+
+
+@pytest.mark.slow  # imports of datasets and of lightning
+@pytest.mark.filterwarnings("ignore")
+def test_the_snippets_of_the_page_make_tasks_that_train(tmp_path, model, monkeypatch):
+    """Those of docs/compare.md that need a model, which the page leaves to the reader."""
+    pytest.importorskip("datasets")
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
+    declared, folders = re.findall(r"^```py\n(.*?)^```", page, flags=re.M | re.S)
+    monkeypatch.chdir(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    exec(
+        folders,
+        {
+            "model": AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained(model)),
+            "tokenizer": tokenizer,
+        },
+    )
+    tokenizer.save_pretrained("folders/tiny-gpt")
+    config(Path("folders/tiny-gpt"), model_type="gpt2", **{**SMALL, "n_positions": 128})
+    loaders = {"train_loader": DataLoader(Pairs(slice(60))), "valid_loader": DataLoader(Pairs(slice(60, None)))}
+    exec(declared, {"lab": lab, "MyModule": lightning_module(), **loaders})
+    for name in ("mine", "reviews", "next-token"):
+        first, *_, last = measured(name)
+        assert last["valid_loss"] < first["valid_loss"]
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@
 |---|---|
 | 0 | done |
 | 1 | the run diverged, or every run of a comparison failed |
-| 2 | something that you can put right: an argument, a file, a device, a data base, a task file, memory |
+| 2 | something that you can put right: an argument, a file, a device, a database, a task file, memory |
 | 70 | a bug in superadam |
 | 130 | stopped by Ctrl-C |
 

@@ -137,7 +137,7 @@ class Folder:
             write_json(folder.config, dataclasses.asdict(config), new=True)  # of two that are made at once, one fails
         except FileExistsError:
             raise ValueError(
-                f"{folder.path} holds a run: `superadam resume {folder.path}` goes on with it, or give another --out"
+                f"{folder.path} holds a run: `superadam resume {folder.path}` continues it, or give another --out"
             ) from None
         folder.metrics.touch()
         return folder

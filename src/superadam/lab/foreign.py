@@ -128,13 +128,13 @@ def _check(opt: Any) -> None:
     """Refuse by name what the loop cannot run."""
     name = type(opt).__name__
     if not (callable(getattr(opt, "step", None)) and hasattr(opt, "param_groups")):
-        raise ValueError(f"{name} is no optimizer: expected step() and param_groups, as torch.optim.Optimizer has them")
+        raise ValueError(f"{name} is not an optimizer: expected step() and param_groups, as in torch.optim.Optimizer")
     if has_two_calls(opt):
         if hasattr(opt, "third_step"):
             raise ValueError(f"{name} has a third_step; only first_step and second_step are supported")
         for call in (opt.first_step, opt.second_step):
             if wanted := _required(call):
-                said = f"{name}.{call.__name__} wants {', '.join(wanted)}"
+                said = f"{name}.{call.__name__} needs {', '.join(wanted)}"
                 raise ValueError(f"{said}: expected no argument, as SAM has it")
     for group in opt.param_groups:
         if "lr" not in group:
@@ -162,7 +162,7 @@ def _needs_closure(opt: Any) -> bool:
     required = _required(opt.step)
     if len(required) > 1 or (required and "closure" not in required[0]):
         raise ValueError(
-            f"{type(opt).__name__}.step wants {', '.join(required)}: expected step() or step(closure), as torch has it"
+            f"{type(opt).__name__}.step needs {', '.join(required)}: expected step() or step(closure), as torch has it"
         )
     return bool(required)
 
@@ -225,7 +225,7 @@ def _one(spec: Spec, share: Named, model: nn.Module, given: dict[str, Any]) -> A
     cls = _found(spec)
     first = next(iter(parameters(cls)), "params")
     if first in MODELS and len(share) < len(list(model.parameters())):
-        raise ValueError(f"{spec.name} wants the whole model, and cannot share it with another optimizer")
+        raise ValueError(f"{spec.name} needs the whole model, and cannot share it with another optimizer")
     params: Any = model if first in MODELS else share if first in NAMES else [p for _, p in share]
     whole = filled(given, lambda name: defaults(spec).get(name))
     base = {BASE: _found(Spec(whole[BASE], {}, {}))} if isinstance(whole.get(BASE), str) else {}
@@ -236,7 +236,7 @@ def _one(spec: Spec, share: Named, model: nn.Module, given: dict[str, Any]) -> A
             raise
         why = place_and(error) or f"{type(error).__name__}: {error}"
         hint = f'. Give them a second optimizer: "{spec.target} + torch.optim.AdamW"' if "2D" in why else ""
-        raise ValueError(f"{spec.target} cannot be made with {whole}: {why}{hint}") from error
+        raise ValueError(f"{spec.target} cannot be built with {whole}: {why}{hint}") from error
 
 
 def defaults(spec: Spec) -> dict[str, Any]:

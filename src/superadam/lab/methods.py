@@ -130,7 +130,7 @@ def make(task: Task, workload: Workload, method: str, settings: str, options: di
     except Exception as error:
         if deliberate(error) or not given:
             raise
-        raise ValueError(f"{name} cannot be made with {given}: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{name} cannot be built with {given}: {type(error).__name__}: {error}") from error
     if changes and opt.param_groups[0]["estimator"] is not None:
         raise ValueError(f"taus= changes the τ of line 11, and {name} has another estimator")
     return opt

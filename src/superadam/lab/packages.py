@@ -37,7 +37,7 @@ def executed(path: Path, what: str, *, declares: bool = False) -> ModuleType:
         raise ValueError(f"There is no {what} {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{path} is no Python file: expected a {what}")
+        raise ValueError(f"{path} is not a Python file: expected a {what}")
     module = importlib.util.module_from_spec(spec)
     task_files.add(str(path))
     executing.append(Executing(str(path), declares))

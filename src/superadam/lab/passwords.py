@@ -1,4 +1,4 @@
-"""Passwords of data bases stay out of all that is shown or written."""
+"""Passwords of databases stay out of all that is shown or written."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def plot(
     """Write the figure of runs as `out`.png, .svg, .html, and return the paths. Every panel against every axis."""
     shown, formats = curves(folders, labels), list(formats)
     if not panels(shown):
-        raise ValueError("No losses to plot: the runs have measured none. `superadam resume` goes on with them")
+        raise ValueError("No losses to plot: the runs have measured none. `superadam resume` continues them")
     for f in formats:
         if f not in FORMATS:
             raise ValueError(f"Unknown format {f!r}: {nearest(f, FORMATS)}")

@@ -21,7 +21,7 @@ def json_file(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no JSON: it is not UTF-8 text ({error.reason} at byte {error.start})") from error
+        raise ValueError(f"{path} is not JSON: it is not UTF-8 text ({error.reason} at byte {error.start})") from error
     return json_of(text, str(path))
 
 
@@ -32,7 +32,7 @@ def json_of(text: str, where: str) -> Any:
     except RecursionError:
         raise ValueError(f"{where} is nested too deeply (expected at most {DEEPEST} levels)") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is no JSON: {error}") from error
+        raise ValueError(f"{where} is not JSON: {error}") from error
     layer = [found]
     for _ in range(DEEPEST):
         layer = [v for c in layer for v in (c.values() if isinstance(c, dict) else c if isinstance(c, list) else ())]

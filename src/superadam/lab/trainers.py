@@ -117,7 +117,7 @@ def huggingface(
         return {split: Encoded(rows, tokenizer, text, label, length) for split, rows in splits.items()}
 
     if not (Path(model) / "config.json").is_file():  # transformers would take it for a name on the hub
-        raise ValueError(f"{model} is no folder of a model: there is no config.json. model.save_pretrained writes one")
+        raise ValueError(f"{model} is not a model folder: there is no config.json. model.save_pretrained writes one")
 
     def loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
         found: Tensor = model(**batch).loss

@@ -213,7 +213,7 @@ def plan_size(plan: Plan) -> int:
 class Workers:
     """Worker processes. They end when this process does, however it ends.
 
-    A run that kills its workers has failed after some of them, which is counted in the data base. `deaths` are those
+    A run that kills its workers has failed after some of them, which is counted in the database. `deaths` are those
     since the last run was made: if there are more, it is not a run that kills them. A worker that leaves and says why
     (no data, no memory, another task file) is not started often: its followers would find the same.
     """

@@ -1,4 +1,4 @@
-"""A run as a row of the data base: JSON that is checked when it is read."""
+"""A run as a row of the database: JSON that is checked when it is read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The comparison in a data base: one row for each run, which is waiting, running, done or lost.
+"""The comparison in a database: one row for each run, which is waiting, running, done or lost.
 
 A worker claims a run by one UPDATE that changes its state from waiting to running and says who makes it. Of several
-workers that try, the data base lets one succeed. The worker says that it is alive as long as the run takes, and leaves
+workers that try, the database lets one succeed. The worker says that it is alive as long as the run takes, and leaves
 the result in the row. A run whose worker is silent, or known to be dead, waits again. Each change of a row is one
 statement, so that a kill at any moment leaves the run either with its worker, who is then found dead, or in the queue.
 Should a run be made twice all the same, its numbers are the same, and the first are taken.
@@ -70,7 +70,7 @@ class Queue:
             if name not in names and known_to_optuna(self._engine, name):
                 raise ValueError(
                     f"{masked(storage)} holds the comparison {name!r} in the form of an earlier version, which this "
-                    "one does not go on with. Choose another folder by --out; `superadam report` still reads the "
+                    "one does not go on with. Choose another folder with --out; `superadam report` still reads the "
                     "results.json of the old one"
                 )
             if name not in names and plan is None:
@@ -92,8 +92,8 @@ class Queue:
             if names := plan.unlike(there):
                 differ = ", ".join(f"{k} ({getattr(there, k)} there, {getattr(plan, k)} here)" for k in names)
                 raise ValueError(
-                    f"There is another comparison of the name {self.name!r}, that differs in {differ}. Tasks, methods "
-                    "and seeds can be added to it; for anything else, choose another folder by --out"
+                    f"Another comparison has the name {self.name!r} and differs in {differ}. Tasks, methods "
+                    "and seeds can be added to it; for anything else, choose another folder with --out"
                 )
             before = _environment(found.environment)
             if plan == there and all(before.get(k) == environment.get(k) for k in (*VERSIONS, "code")):
@@ -125,7 +125,7 @@ class Queue:
             return connection.execute(select(comparisons).where(comparisons.c.name == self.name)).one()
 
     def close(self) -> None:
-        """Let go of the data base."""
+        """Let go of the database."""
         self._engine.dispose()
 
     def __enter__(self) -> Self:

@@ -216,10 +216,10 @@ class Results:
     def of(cls, found: dict[str, Any], where: str = "results") -> Self:
         """From plain data, which is checked."""
         if not isinstance(found, dict) or not {"plan", "environment", "records"} <= found.keys():
-            raise ValueError(f"{where} is not of a comparison: expected an object of plan, environment and records")
+            raise ValueError(f"{where} does not hold a comparison: expected an object of plan, environment and records")
         environment, records = found["environment"], found["records"]
         if not isinstance(records, list):
-            raise ValueError(f"{where}: records is no list")
+            raise ValueError(f"{where}: records is not a list")
         check_environment(environment, where)
         plan = typed(Plan, found["plan"], f"{where}, plan")
         return cls(plan, environment, [typed(Record, r, f"{where}, record {i}") for i, r in enumerate(records)])

@@ -1,4 +1,4 @@
-"""Where a comparison is kept: two tables of a data base, which several processes use at once."""
+"""Where a comparison is kept: two tables of a database, which several processes use at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ runs = Table(
     Column("state", String(7), nullable=False),
     Column("deaths", Integer, nullable=False),  # of workers that made it
     Column("worker", Text),  # that makes it, or was the last to do so
-    Column("alive", DateTime(timezone=True)),  # when that worker last said so, by the clock of the data base
+    Column("alive", DateTime(timezone=True)),  # when that worker last said so, by the clock of the database
     Column("result", Text),
     sqlalchemy.UniqueConstraint("comparison", "digest"),
 )
@@ -46,7 +46,7 @@ runs = Table(
 
 
 def patiently(connect: Callable[[], Any]) -> Any:
-    """Processes that make the tables of a new data base at once get in each other's way: one of them tries again."""
+    """Processes that make the tables of a new database at once get in each other's way: one of them tries again."""
     for seconds in (0.2, 0.5, 1.0, 2.0):
         try:
             return connect()
@@ -57,7 +57,7 @@ def patiently(connect: Callable[[], Any]) -> Any:
 
 @contextmanager
 def sound(url: str) -> Iterator[None]:
-    """Whatever is wrong with the data base, or with what is in it, is said as such."""
+    """Whatever is wrong with the database, or with what is in it, is said as such."""
     try:
         yield
     except Exception as error:
@@ -66,12 +66,12 @@ def sound(url: str) -> Iterator[None]:
         what, local = str(getattr(error, "orig", None) or error), url.startswith(FILE)
         if not local:  # it may have a password, and so may what is said of it
             what = "…" if (known := parsed(url)) is None else hidden(what, known)
-        said = f"The data base {masked(url)} cannot be used: {type(error).__name__}: {what}"
+        said = f"The database {masked(url)} cannot be used: {type(error).__name__}: {what}"
         raise ValueError(said) from (error if local else None)
 
 
 def connected(storage: str) -> Engine:
-    """The data base, with the two tables.
+    """The database, with the two tables.
 
     Args:
         storage: sqlite:///PATH, whose path is taken as it is, or postgresql://…
@@ -125,7 +125,7 @@ def located(storage: str) -> Any:
         if "=" in path.rpartition("?")[2] and "/" not in path.rpartition("?")[2]:  # of SQLite, not of a folder's name
             path, _, query = path.rpartition("?")
         if path in ("", ":memory:"):
-            raise ValueError("A data base in memory cannot be shared with workers: give sqlite:///PATH")
+            raise ValueError("A database in memory cannot be shared with workers: give sqlite:///PATH")
         return sqlalchemy.URL.create("sqlite", database=path, query=dict(parse_qsl(query)))
     url = parsed(storage)
     if url is None:

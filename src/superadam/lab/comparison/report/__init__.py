@@ -31,7 +31,7 @@ def write(results: Results, folder: str | os.PathLike[str], *, source: Path | No
         seeds = ", ".join(map(str, sorted({r.seed for r in lost})))
         raise ValueError(
             f"{there} holds {len(lost)} runs that this report leaves out (seeds {seeds}). It is not replaced. "
-            "Give another folder by --out"
+            "Give another folder with --out"
         )
     if source is None or not (there.exists() and there.samefile(source)):
         results.write(there)
