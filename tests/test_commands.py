@@ -1,11 +1,14 @@
-"""Shell commands of the README and the docs would start: their files, targets and options exist. None is run."""
+"""Shell commands of the README and the docs would start: their files, targets and options exist. Cheap ones are run."""
 
 import argparse
 import ast
 import builtins
 import functools
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,29 @@ def test_commands_were_found():
     assert programs == {"superadam", "python", "make", "pip", "pytest", "torchrun"}
     assert COMMANDS[ROOT / "docs" / "lab.md"]["superadam train digits-mlp"]
     assert "python scripts/stability.py" in COMMANDS[ROOT / "docs" / "stability.md"]
+
+
+CHEAP = {  # what the command prints
+    "superadam tasks": "digits-mlp",
+    "superadam methods": "super_adam_plus",
+    "superadam --version": "superadam",
+    "superadam train digits-mlp": "runs/",
+    "python examples/resume.py": "resumed",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", CHEAP)
+def test_cheap_commands_run(command, tmp_path):
+    """In an empty folder, as in a shell. Each is on one of the pages."""
+    assert any(command in found for found in COMMANDS.values()), "not on any page"
+    program, *args = command.split()
+    module = ["-m", "superadam.cli"] if program == "superadam" else []
+    args = [str(ROOT / arg) if arg.endswith(".py") else arg for arg in args]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *module, *args], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert CHEAP[command] in done.stdout
 
 
 WRONG = """\

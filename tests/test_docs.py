@@ -50,6 +50,31 @@ def test_snippet_runs(code, tmp_path, monkeypatch):
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
 
 
+LOGGERS = re.findall(
+    r"^```py\n(.*?)^```", (ROOT / "docs" / "monitor.md").read_text(), flags=re.M | re.S
+)  # `py`, not `python`: they use the reader's model and loop
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("package", "code"), list(zip(("wandb", "tensorboard"), LOGGERS, strict=True)))
+def test_snippets_for_loggers_run(package, code, tmp_path, monkeypatch):
+    """With a model, an optimizer and a loop; each leaves what it logged in the folder."""
+    pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    model = torch.nn.Linear(4, 1)
+
+    def train(model, opt):
+        for _ in range(100):
+            opt.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            opt.step()
+
+    names = {"__name__": "snippet", "model": model, "opt": superadam.SuperAdam(model), "train": train}
+    exec(compile(code, "snippet", "exec"), names)
+    assert [r["step"] for r in names["monitor"].history] == [50, 100]
+    assert any(path.is_file() for path in tmp_path.rglob("*"))
+
+
 def test_snippets_were_found():
     assert len(SNIPPETS) >= 6
 

@@ -228,14 +228,14 @@ def test_masks_must_be_the_same_for_noise_to_cancel():
     [
         ({"lr": 0.0}, "Invalid lr parameter"),
         ({"lr": "1e-3"}, "Invalid lr parameter"),
-        ({"lr": 1e300}, "not finite after a step of lr 1e[+]300: give a smaller lr"),
+        ({"lr": 1e300}, "non-finite gradients after a step with lr = 1e[+]300: use a smaller lr"),
         ({"lam": -1.0}, "Invalid lam parameter"),
         ({"batches": 8.0}, "Invalid batches parameter"),
         ({"batches": 3}, "Invalid batches parameter"),
         ({"power_iterations": 0}, "Invalid power_iterations parameter"),
         ({"model": nn.Linear(5, 1).bfloat16()}, "which torch.bfloat16 rounds away"),
         ({"loader": linear_data(3)}, "at least 4 batches .* the loader has 3"),
-        ({"model": nn.Linear(5, 1).double().requires_grad_(False)}, "without parameters that require a gradient"),
+        ({"model": nn.Linear(5, 1).double().requires_grad_(False)}, "no parameter requires a gradient"),
     ],
 )
 def test_bad_input(options, message):
@@ -245,13 +245,13 @@ def test_bad_input(options, message):
 
 
 def test_arguments_in_the_wrong_order():
-    with pytest.raises(TypeError, match="in this order; it has got function, Linear and list"):
+    with pytest.raises(TypeError, match="in this order; it got function, Linear and list"):
         probe(squared, nn.Linear(5, 1).double(), linear_data(6))
 
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf])
 def test_no_verdict_on_what_is_not_finite(factor):
-    with pytest.raises(ValueError, match="not finite where the model is"):
+    with pytest.raises(ValueError, match="non-finite loss or gradient at the model's current parameters"):
         probe(nn.Linear(5, 1).double(), lambda m, b: squared(m, b) * factor, linear_data(6))
 
 

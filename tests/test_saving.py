@@ -141,7 +141,7 @@ def test_a_loop_that_was_left_starts_anew():
 def test_data_that_has_changed_is_refused():
     data = Resumable([10, 20, 30])
     next(iter(data))
-    with pytest.raises(ValueError, match="3 batches in an epoch then, 2 now"):
+    with pytest.raises(ValueError, match="an epoch had 3 batches, and has 2 now"):
         Resumable([10, 20]).load_state_dict(data.state_dict())
     endless = Resumable(i for i in range(3))
     for _ in endless:
@@ -149,9 +149,9 @@ def test_data_that_has_changed_is_refused():
             break
     shorter = Resumable(i for i in range(1))
     shorter.load_state_dict(endless.state_dict())
-    with pytest.raises(RuntimeError, match="2 batches were done, and only 1 are there"):
+    with pytest.raises(RuntimeError, match="2 batches were finished, but the loader has only 1"):
         list(shorter)
-    with pytest.raises(ValueError, match="0 generators of its own then, 1 now"):
+    with pytest.raises(ValueError, match="had 0 generators of its own, and has 1 now"):
         Resumable([10, 20, 30], torch.Generator()).load_state_dict(data.state_dict())
 
 
@@ -181,9 +181,9 @@ def test_a_file_cut_anywhere_is_refused(saved):
     lengths = {0, 1, 31, 32, 33, *range(0, len(whole), 997), *range(len(whole) - 40, len(whole))}
     for length in sorted(lengths):
         path.write_bytes(whole[:length])
-        refused(run, path, "cut short")
+        refused(run, path, "truncated")
     path.write_bytes(whole + b"\0")
-    refused(run, path, "cut short")
+    refused(run, path, "truncated")
     path.write_bytes(whole)
     run.load(path)
 
@@ -208,10 +208,10 @@ def test_what_is_not_ours_is_refused(saved, tmp_path):
     torch.save({"model": run.model.state_dict()}, other)
     refused(run, other, "something else")
     saving._write(other, [1])
-    refused(run, other, "something else")
+    refused(run, other, r"was not written by save_checkpoint\(\)")
     content = torch.load(path, weights_only=True)
     saving._write(other, {**content, "format": "another"})
-    refused(run, other, "something else")
+    refused(run, other, r"was not written by save_checkpoint\(\)")
     saving._write(other, {**content, "version": 2})
     refused(run, other, "newer superadam")
 
@@ -227,7 +227,7 @@ def test_another_model_or_optimizer_is_refused(saved):
     refused(run, path, "does not fit optimizer", optimizer=torch.optim.SGD([torch.ones(1)]))
     refused(run, path, "does not fit data", data=Resumable([1, 2]))
     refused(run, path, "saved with data, .* but is loaded with data, ema", ema=nn.Linear(1, 1))
-    refused(run, path, "Give the same parts", scheduler=None)
+    refused(run, path, "Pass the same parts", scheduler=None)
     refused(run, path, "without state_dict", error=TypeError, best=0.3)
     run.load(path)
 
@@ -273,7 +273,7 @@ def test_what_could_not_be_loaded_is_not_saved(saved):
     """The old checkpoint stays."""
     path, run = saved
     whole = path.read_bytes()
-    with pytest.raises(TypeError, match=r"pathlib.PosixPath in extra="):
+    with pytest.raises(TypeError, match=r"extra= or the state of a part contains a pathlib.PosixPath"):
         save_checkpoint(path, **run.parts(), extra={"path": Path("x")})
     with pytest.raises(Exception, match="pickle"):
         save_checkpoint(path, **run.parts(), extra=lambda: 0)

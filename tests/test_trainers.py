@@ -422,7 +422,7 @@ def test_the_trainer_without_two_point():
 
 
 def test_what_would_spoil_the_pair_is_refused(make_trainer):
-    with pytest.raises(ValueError, match=r"max_grad_norm=1\.0 would clip one of the two"):
+    with pytest.raises(ValueError, match=r"max_grad_norm=1\.0 would clip the two gradients of a batch separately"):
         make_trainer(1.0, max_grad_norm=1.0).train()
     scaled = make_trainer(1.0)
     scaled.accelerator.scaler = torch.amp.GradScaler("cpu")

@@ -78,7 +78,9 @@ def save_checkpoint(
     """
     half = twice.current()
     if half is not None and not half.second and getattr(optimizer, "two_point", False):
-        raise RuntimeError("save_checkpoint() in the first turn of a batch: save after step() in the second one.")
+        raise RuntimeError(
+            "save_checkpoint() was called in the first turn of a batch. Call it after step() in the second turn."
+        )
     named = _checked({"model": model, "optimizer": optimizer, **parts})
     content = {
         "format": FORMAT,
@@ -122,7 +124,7 @@ def load_checkpoint(
         raise ValueError(
             f"{path} was saved with {', '.join(sorted(map(str, saved)))}, but is loaded with "
             f"{', '.join(sorted(given))}. "
-            "Give the same parts under the same names."
+            "Pass the same parts under the same names."
         )
     for name, part in given.items():
         if isinstance(part, nn.Module):
@@ -143,7 +145,7 @@ def load_checkpoint(
 def _checked(parts: dict[str, Savable | None]) -> dict[str, Savable]:
     for name, part in parts.items():
         if not (part is None or isinstance(part, Generator) or hasattr(part, "load_state_dict")):
-            raise TypeError(f"{name} is a {type(part).__name__}, without state_dict(): give plain data as extra=")
+            raise TypeError(f"{name} is a {type(part).__name__}, without state_dict(): pass plain data as extra=")
     return {name: part for name, part in parts.items() if part is not None}
 
 
@@ -260,8 +262,8 @@ def _check_readable(path: str) -> None:
     unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     if unsafe:
         raise TypeError(
-            f"Not saved: there is a {', '.join(unsafe)} in extra= or in the state of a part, which torch.load would "
-            "refuse (weights_only=True). Save numbers, strings, tensors, lists and dicts."
+            f"Not saved: extra= or the state of a part contains a {', '.join(unsafe)}, which "
+            "torch.load(weights_only=True) would not read. Save numbers, strings, tensors, lists and dicts."
         )
 
 
@@ -276,8 +278,8 @@ def content_of(path: Path) -> dict[str, Any]:
             left -= len(block)
         if size <= 0 or file.read() != digest.digest():
             raise ValueError(
-                f"{path} is not a whole checkpoint of save_checkpoint(): it was cut short, damaged, or written by "
-                "something else."
+                f"{path} is not a complete checkpoint of save_checkpoint(): it is truncated, damaged, or was "
+                "written by something else."
             )
         file.seek(0)
         try:
@@ -285,10 +287,12 @@ def content_of(path: Path) -> dict[str, Any]:
         except Exception as error:  # whoever can write a file can write its hash
             raise ValueError(f"{path} cannot be read as a checkpoint: {type(error).__name__}: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT or type(content.get("version")) is not int:
-        raise ValueError(f"{path} is no checkpoint of save_checkpoint(), but something else.")
+        raise ValueError(f"{path} was not written by save_checkpoint().")
     if content["version"] > VERSION:
-        raise ValueError(f"{path} was written by a newer superadam (format {content['version']}, known: {VERSION}).")
+        raise ValueError(
+            f"{path} was written by a newer superadam: format {content['version']}, expected at most {VERSION}."
+        )
     dicts = isinstance(content.get("parts"), dict) and isinstance(content.get("names", {}), dict)
     if not dicts or not {"generators", "extra"} <= content.keys():
-        raise ValueError(f"{path} is no whole checkpoint: it lacks parts, generators or extra.")
+        raise ValueError(f"{path} is not a complete checkpoint: parts, generators or extra is missing.")
     return content

@@ -94,7 +94,9 @@ class Resumable(Generic[T]):
         batches = iter(self.loader)
         for done in range(self.batch):
             if next(batches, _NOTHING) is _NOTHING:
-                raise RuntimeError(f"The data has changed: {self.batch} batches were done, and only {done} are there.")
+                raise RuntimeError(
+                    f"The data has changed: {self.batch} batches were finished, but the loader has only {done}."
+                )
         set_default_generators(now)
         self._skip = False
         return batches
@@ -105,10 +107,10 @@ class Resumable(Generic[T]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         length, start = state_dict["length"], state_dict["start"]
         if length != self._length():
-            raise ValueError(f"The data has changed: {length} batches in an epoch then, {self._length()} now.")
+            raise ValueError(f"The data has changed: an epoch had {length} batches, and has {self._length()} now.")
         if start is not None and len(start["own"]) != len(self._generators):
             raise ValueError(
-                f"The loader drew from {len(start['own'])} generators of its own then, {len(self._generators)} now."
+                f"The loader had {len(start['own'])} generators of its own, and has {len(self._generators)} now."
             )
         self.epoch, self.batch, self._start = state_dict["epoch"], state_dict["batch"], start
         self._skip = start is not None

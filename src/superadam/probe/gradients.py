@@ -48,11 +48,11 @@ class Evaluator:
         self.model, self.loss_fn = model, loss_fn
         self.params = [p for p in model.parameters() if p.requires_grad]
         if not self.params:
-            raise ValueError("probe got a model without parameters that require a gradient")
+            raise ValueError("probe got a model in which no parameter requires a gradient")
         for dtype in {p.dtype for p in self.params if p.dtype.itemsize < 4}:
             raise ValueError(
-                f"probe compares gradients over small steps, which {dtype} rounds away: give it copy.deepcopy(model)."
-                "float(), with torch.autocast in loss_fn"
+                f"probe compares gradients over small steps, which {dtype} rounds away: pass copy.deepcopy(model)."
+                "float(), and use torch.autocast in loss_fn"
             )
         self.x = [p.detach().clone() for p in self.params]
         self.count = 0

@@ -121,7 +121,7 @@ def find_lr(
     if not math.isfinite(losses[-1]):
         lrs, losses, smoothed = lrs[:-1], losses[:-1], smoothed[:-1]
     if not losses:
-        raise ValueError(f"The loss is not finite at lr = {low:g}, the least that was to be tried: give a smaller low")
+        raise ValueError(f"The loss is not finite at lr = {low:g}, the smallest that find_lr tries: use a smaller low")
     return LrReport(tuple(lrs), tuple(losses), tuple(smoothed), diverged)
 
 

@@ -138,7 +138,7 @@ def probe(
     if not isinstance(model, nn.Module) or not callable(loss_fn):
         raise TypeError(
             "probe takes a model, a function of model and batch that returns the loss, and a loader, in this order; it "
-            f"has got {type(model).__name__}, {type(loss_fn).__name__} and {type(loader).__name__}"
+            f"got {type(model).__name__}, {type(loss_fn).__name__} and {type(loader).__name__}"
         )
     check(isinstance(lr, int | float) and 0 < lr < math.inf, "lr", lr, "a number lr > 0")
     check(isinstance(batches, int) and batches >= 4, "batches", batches, "a whole number, batches >= 4")
@@ -153,7 +153,7 @@ def probe(
         samples = list(itertools.islice(loader, batches))
         if len(samples) < 4:
             raise ValueError(
-                f"probe needs at least 4 batches to tell noise from gradient, and the loader has {len(samples)}"
+                f"probe needs at least 4 batches to separate noise from the gradient; the loader has {len(samples)}"
             )
         return _measure(Evaluator(model, loss_fn), samples, lr, power_iterations, lam)
 
@@ -167,9 +167,9 @@ def _measure(at: Evaluator, samples: list[Any], lr: float, power_iterations: int
     largest = largest_curvature(at, samples[half : half + 4], steps["gradient"], H, power_iterations)
     sigma2 = seen["at x"]
     if not math.isfinite(loss + sigma2.variance()):
-        raise ValueError("probe found a loss or gradients that are not finite where the model is")
+        raise ValueError("probe found a non-finite loss or gradient at the model's current parameters")
     if not math.isfinite(largest + sum(moments.variance() for moments in seen.values())):
-        raise ValueError(f"probe found gradients that are not finite after a step of lr {lr:g}: give a smaller lr")
+        raise ValueError(f"probe found non-finite gradients after a step with lr = {lr:g}: use a smaller lr")
     measured = noise_model.Measured(
         lr=lr,
         gradient2=sigma2.mean2(weighted=True),

@@ -43,7 +43,7 @@ class Problem:
     @property
     def known_rho(self) -> float:
         if self.rho is None:
-            raise ValueError("Problem.rho is None: give a lower bound of H_t, which for H_t = A_t + λI is λ")
+            raise ValueError("Problem.rho is None: set it to a lower bound of H_t (for H_t = A_t + λI, to λ)")
         return self.rho
 
 

@@ -59,11 +59,11 @@ class TwoPoint:
     def _begin(self, opt: Any) -> None:
         if self.args.max_grad_norm:
             raise ValueError(
-                f"max_grad_norm={self.args.max_grad_norm} would clip one of the two gradients of a batch, whose "
-                "difference would be wrong. Set max_grad_norm=0, and clip= of the optimizer, which bounds g_t."
+                f"max_grad_norm={self.args.max_grad_norm} would clip the two gradients of a batch separately, and "
+                "their difference would be wrong. Set max_grad_norm=0 and use the optimizer's clip=, which bounds g_t."
             )
         if getattr(self.accelerator, "scaler", None) is not None:
-            raise ValueError("fp16=True scales the two gradients of a batch by factors of its own. Use bf16=True.")
+            raise ValueError("fp16=True scales the two gradients of a batch by different factors. Use bf16=True.")
         if self._hooked is not opt:
             opt.register_step_post_hook(self._stepped)
             self._hooked = opt
