@@ -844,6 +844,36 @@ def test_the_monitor_sees_its_eigenvalues():
     )
 
 
+def test_the_monitor_sees_the_spectrum_and_the_rank():
+    """Of each factor the least eigenvalue, the quartiles and the largest; of g_t the rank up to rounding errors."""
+    p = torch.zeros(5, 7, dtype=torch.float64, requires_grad=True)
+    opt = SuperAdam([p], lr=0.1, matrix=SOAP(lam=0.1, every=1))
+    monitor = Monitor(opt, 1)
+    p.grad = torch.randn(5, 2, dtype=torch.float64) @ torch.randn(2, 7, dtype=torch.float64)
+    opt.step()
+    of_p = monitor.last["factors"]["0"]
+    L = torch.linalg.eigvalsh(opt.state[p]["L"][0])
+    spectrum = [of_p[f"L_{which}"] for which in ("min", "q25", "median", "q75", "max")]
+    assert spectrum == pytest.approx(L.tolist(), abs=1e-12)
+    assert of_p["rank"] == 2
+    assert 1 <= of_p["stable_rank"] <= 2
+
+
+def test_the_monitor_sees_the_eigenvalues_of_psgd():
+    p = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True)
+    opt = SuperAdam([p], lr=0.1, matrix=PSGDKron())
+    monitor = Monitor(opt, 1)
+    for grad in gradients((3, 4), 3):
+        p.grad = grad
+        opt.step()
+    left, right = (opt.state[p][name][0] for name in ("QL", "QR"))
+    whiten = torch.kron(left.T @ left, right.T @ right)
+    rms = (whiten @ opt.state[p]["g"].flatten()).square().mean().sqrt()
+    eigenvalues = 1 / torch.linalg.eigvalsh(whiten * (1.1 / rms).clamp(max=1.0))
+    assert monitor.last["H_min"] == pytest.approx(eigenvalues.min().item())
+    assert monitor.last["H_max"] == pytest.approx(eigenvalues.max().item())
+
+
 @pytest.mark.parametrize("tau", [0.0, 1.0])
 def test_which_parameters_go_together_is_decided_once(tau, monkeypatch):
     """Though weights and biases take turns in the group."""
