@@ -179,7 +179,7 @@ def test_muon_with_tau_and_no_mixture_is_limuon():
         opt = create(method, net, lr=0.02, schedule=schedules.Constant(alpha=0.1), weight_decay=0.0, **options)
         for x in torch.randn(5, 8, 4, dtype=torch.float64):
 
-            def closure(x=x):
+            def closure(x=x, opt=opt, net=net):
                 opt.zero_grad()
                 loss = net(x).square().mean()
                 loss.backward()

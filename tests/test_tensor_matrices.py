@@ -743,7 +743,7 @@ def no_numbers(A):
     ("failure", "message"), [(no_convergence, "did not converge"), (no_numbers, "the eigenvectors are not finite")]
 )
 def test_an_eigendecomposition_that_fails(failure, message, monkeypatch):
-    """Tried again in float64; then the eigenvectors stay; the fourth time in a row it is an error. The monitor tells."""
+    """Tried again in float64; then the eigenvectors stay; the fourth time in a row is an error. The monitor tells."""
     real_eigh, fails = torch.linalg.eigh, [torch.float32]
 
     def eigh(A):
@@ -871,6 +871,36 @@ def test_the_monitor_sees_its_eigenvalues():
     torch.testing.assert_close(
         torch.tensor([report["H_min"], report["H_max"]]), torch.stack([d.min(), d.max()]).float()
     )
+
+
+def test_the_monitor_sees_the_spectrum_and_the_rank():
+    """Of each factor the least eigenvalue, the quartiles and the largest; of g_t the rank up to rounding errors."""
+    p = torch.zeros(5, 7, dtype=torch.float64, requires_grad=True)
+    opt = SuperAdam([p], lr=0.1, matrix=SOAP(lam=0.1, every=1))
+    monitor = Monitor(opt, 1)
+    p.grad = torch.randn(5, 2, dtype=torch.float64) @ torch.randn(2, 7, dtype=torch.float64)
+    opt.step()
+    of_p = monitor.last["factors"]["0"]
+    L = torch.linalg.eigvalsh(opt.state[p]["L"][0])
+    spectrum = [of_p[f"L_{which}"] for which in ("min", "q25", "median", "q75", "max")]
+    assert spectrum == pytest.approx(L.tolist(), abs=1e-12)
+    assert of_p["rank"] == 2
+    assert 1 <= of_p["stable_rank"] <= 2
+
+
+def test_the_monitor_sees_the_eigenvalues_of_psgd():
+    p = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True)
+    opt = SuperAdam([p], lr=0.1, matrix=PSGDKron())
+    monitor = Monitor(opt, 1)
+    for grad in gradients((3, 4), 3):
+        p.grad = grad
+        opt.step()
+    left, right = (opt.state[p][name][0] for name in ("QL", "QR"))
+    whiten = torch.kron(left.T @ left, right.T @ right)
+    rms = (whiten @ opt.state[p]["g"].flatten()).square().mean().sqrt()
+    eigenvalues = 1 / torch.linalg.eigvalsh(whiten * (1.1 / rms).clamp(max=1.0))
+    assert monitor.last["H_min"] == pytest.approx(eigenvalues.min().item())
+    assert monitor.last["H_max"] == pytest.approx(eigenvalues.max().item())
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.0])

@@ -946,10 +946,10 @@ REFUSED = {
         {"estimator": "Staged", "matrix": "DampedLBFGS", "schedule": schedules.Constant(alpha=1.0)},
         "DampedLBFGS is shared by all",
     ),
-    "staged-paper": ({"estimator": "Staged", "matrix": "AdaGrad", "schedule": "Paper"}, "leaves nothing to mix"),
+    "staged-paper": ({"estimator": "Staged", "matrix": "AdaGrad", "schedule": "Paper"}, "so μ must be 1"),
     "staged-mu": (
         {"estimator": "Staged", "matrix": "AdaGrad", "schedule": schedules.Constant(mu=0.5)},
-        "leaves nothing to mix",
+        "so μ must be 1",
     ),
     "tau-and-estimator": ({"tau": 1.0, "estimator": "Corrected"}, "not both"),
     "clip-estimate-norm": ({"clip": 1.0, "matrix": "EstimateNorm"}, "divides g by its own norm"),

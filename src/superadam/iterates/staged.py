@@ -82,11 +82,12 @@ class Staged(Iterate):
         if others.estimator.two_point:
             return f"a stage's moves start at one point, and {others.estimator} needs the last one: use tau=0"
         if options["clip"] is not None:
-            return "a clipped sum of gradients is no sum: use clip=None"
+            return "clip= would change the sum of gradients: use clip=None"
         if options["weight_decay"] != 0 and options["decoupled_weight_decay"]:
             return "it would decay the stage's first point, not x: use decoupled_weight_decay=False"
         if matrix.scope != "coordinate" or matrix.scalars or matrix.two_point:
             return f"stages begin anew for each parameter, but {type(matrix).__name__} is shared by all"
         if not isinstance(schedule, Constant) or schedule != Constant(alpha=schedule.alpha, first=schedule.first):
-            return "a move starts at the stage's first point, which leaves nothing to mix: use schedules.Constant(mu=1)"
+            own = "Staged restarts every move from the stage's first point, so μ must be 1"
+            return f"{own}: use schedules.Constant(mu=1)"
         return None

@@ -100,8 +100,8 @@ class Resilient(Matrix):
       & c_t = 0\end{cases},\; \frac{\mathrm{least}}{\gamma},\; \frac{\mathrm{most}}{\gamma}\Bigr), \qquad
       c_t = \nabla f(x_t; \xi_t)\, p_{t-1}, \qquad H_t = \mathrm{diag}\bigl(|g_t| / \delta_t\bigr)$$
 
-    $p_t$ is the gradient, or 0 where $c_t < 0$: there $H_t$ is so large that nothing moves. γ δ is the length of a
-    coordinate's step, γ at first. For gradients without noise, as signs of noise teach nothing.
+    $p_t$ is the gradient, or 0 where $c_t < 0$: there $H_t$ is set so large that the coordinate does not move. γ δ is
+    the length of a coordinate's step, γ at first. Use it with full-batch gradients: noisy signs carry no information.
 
     Args:
         grow: η⁺, factor of a step length while the gradient keeps its sign.

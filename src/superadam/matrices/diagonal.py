@@ -193,8 +193,8 @@ class Cautious(Matrix):
     Args:
         beta: weight of the old average; 1 - β is that of the newest gradient.
         lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
-        kappa: κ: steps are so many times shorter where g_t and the newest gradient disagree. `inf` takes 1e15: these
-            coordinates stay, also on a set.
+        kappa: steps are κ times shorter where g_t and the newest gradient disagree. `inf` means 1e15: those coordinates
+            do not move.
         bias_correction: divide v_t by 1 - β^t, as Adam does.
         rescale: multiply H_t of each tensor by max(mean(1/κ_t), 1e-3): steps are longer where some are shortened.
 

@@ -25,9 +25,9 @@ TOLERATED = 3  # eigendecompositions in a row that may fail
 
 
 class Kronecker(PerTensor, abstract=True):
-    """What these matrices share: two sides, their factors `L` and `R`, and what is made of these every `every` steps.
+    """Shared code: factors `L` and `R` of the two sides, and the eigenvectors or roots recomputed every `every` steps.
 
-    That is the eigenvectors `QL` and `QR`, or (Shampoo) the roots `PL` and `PR`.
+    The eigenvectors are `QL` and `QR`, the roots (Shampoo's) `PL` and `PR`.
 
     Args:
         one_sided_above: if a side is longer than this, only the smaller side has a factor.
@@ -224,17 +224,18 @@ class Shampoo(Kronecker):
 
     with the power p = 1/4, or 1/2 where one side is used (`one_sided_above=0`: ASGO, An et al. 2025). Each step
     multiplies by the roots $\hat L_t^{-p}$ and $\hat R_t^{-p}$. (A set that needs the eigenvectors of $H_t$ decomposes
-    the roots in each step.) $H_t \succeq \varepsilon^{2p} I$ without `grafting`.
+    the roots in each step.) Without `grafting`, $H_t \succeq \varepsilon^{2p} I$, or
+    $\varepsilon^{p} I$ where one side is used.
 
     Args:
         beta: weight of the old factors; 1 sums, as in the paper.
-        eps: ε, added to the eigenvalues of the factors. An eigenvalue that is smaller than the rounding errors of the
-            largest counts as these.
+        eps: ε, added to the eigenvalues of the factors. Smaller eigenvalues are raised to the rounding error of the
+            largest one.
         every: number of steps between two computations of the roots.
         power: p. None takes 1/4, or 1/2 where one side is used.
         bias_correction: divide the factors by 1 - β^t.
-        grafting: a diagonal or scalar matrix, whose step gives each step its size: H_t is multiplied by the norm of its
-            own step over that of the other's. None does not.
+        grafting: a diagonal or scalar matrix: each step is rescaled to the norm of this matrix's step. None: no
+            grafting.
 
     >>> Shampoo(one_sided_above=0, every=10).every
     10
@@ -267,7 +268,12 @@ class Shampoo(Kronecker):
 
     @property
     def lower_bound(self) -> float:
-        return 0.0 if self.grafting is not None else self.eps ** (2 * self.power if self.power else 0.5)
+        if self.grafting is not None:
+            return 0.0
+        if self.power is None:
+            return float(self.eps**0.5)
+        one, both = self.eps**self.power, self.eps ** (2 * self.power)
+        return float(one if self.one_sided_above == 0 else min(one, both))
 
     def slots(self, x: Tensor) -> dict[str, Slot]:
         slots = super().slots(x)

@@ -151,7 +151,7 @@ def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Trouble:
-    """Which matrices of a batch a decomposition had to be repeated for in float64, and for which it failed there too."""
+    """The matrices of a batch whose decomposition was repeated in float64, and those where it failed there too."""
 
     again: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)

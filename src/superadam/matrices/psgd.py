@@ -28,8 +28,9 @@ class PSGDKron(PerTensor):
       Q_L \leftarrow Q_L - \mu\, \frac{\mathrm{triu}(A A^\top - B B^\top)}{\|A A^\top + B B^\top\|}\, Q_L,
       \quad A = Q_L g_t Q_R^\top, \quad B = Q_L^{-\top} V Q_R^{-1}$$
 
-    and $Q_R$ alike, with V of normal random numbers that depend on the step and the shape alone. The norm is a lower
-    bound of the largest singular value, by two steps of the power method.
+    and $Q_R$ alike, with V of normal random numbers that depend on the step and the shape alone: they are drawn on the
+    CPU, so that all devices and processes have the same ones, and a resumed run too. The norm is a lower bound of the
+    largest singular value, by two steps of the power method. No lower bound of $H_t$ is known: `lower_bound` is 0.
 
     Args:
         precision: μ, how fast the factors follow.
@@ -103,6 +104,12 @@ class PSGDKron(PerTensor):
 
     def factors(self, s: View) -> dict[str, Tensor]:
         return {name: Q.mT @ Q if Q.dim() == 3 else Q.square().diag_embed() for name, Q in (("L", s.QL), ("R", s.QR))}
+
+    def eigenvalues(self, s: View) -> Tensor:
+        """Those of H_t, for the monitor."""
+        left, right = (torch.linalg.eigvalsh(A) for A in self.factors(s).values())
+        inverse: Tensor = left.unsqueeze(-1) * right.unsqueeze(-2) * self.shrink(self.whiten(s, s.estimates))
+        return 1 / inverse
 
     def balance(self, s: View) -> None:
         """Give both factors the same largest element: their product stays."""

@@ -195,13 +195,15 @@ def _spectrum(tally: Tally, views: list[View]) -> None:
 
 
 def _has_spectrum(c: View) -> bool:
-    return c.matrix.scope == "coordinate" or type(c.matrix).eigen is not Matrix.eigen
+    known = hasattr(c.matrix, "eigenvalues") or type(c.matrix).eigen is not Matrix.eigen
+    return known or c.matrix.scope == "coordinate"
 
 
 def _eigenvalues(c: View) -> Tensor:
     """The eigenvalues of one tensor's matrix: all on its owner, otherwise as many as there are local coordinates."""
     (place,) = c.places
-    values = c.matrix.eigen(c)[1].expand(place.here, *place.shape[1:]).reshape(-1)
+    own: Any = getattr(c.matrix, "eigenvalues", lambda s: s.matrix.eigen(s)[1])  # PSGD has these, and no eigenvectors
+    values: Tensor = own(c).expand(place.here, *place.shape[1:]).reshape(-1)
     return values if c.apart else values[: c.g.numel()]
 
 

@@ -39,15 +39,18 @@ class Monitor:
     - `grad_norm`, `g_norm`, `cosine`: ‖ĝ‖, ‖g_t‖ and the cosine between the two.
     - `gradient_mapping`: $\lVert \tilde x_{t+1} - x_t \rVert / \gamma$.
     - `x_norm`, `update_ratio`: ‖x_t‖ and $\mu_t \lVert \tilde x_{t+1} - x_t \rVert / \lVert x_t \rVert$.
-    - `H_min`, `H_q10`, `H_median`, `H_q90`, `H_max`, `condition`: the entries of a diagonal H_t, and the ratio of the
-      largest to the least. The quantiles use every k-th entry, at most 10,000.
+    - `H_min`, `H_q10`, `H_median`, `H_q90`, `H_max`, `condition`: the entries of a diagonal H_t, or the eigenvalues of
+      a matrix per tensor, and the ratio of the largest to the least. The quantiles use every k-th entry, at most
+      10,000.
     - `alarms`: a dict from kind to message. Each is also a `MonitorWarning`, once until it clears.
 
     With matrices per tensor:
 
-    - `factors`: for each of these tensors, by name, the stable rank ‖g‖²_F/‖g‖² of g_t (`stable_rank`); the least and
-      the largest eigenvalue and the condition number of each factor (`L_min`, `L_max`, `L_condition`, `R_min`, …); and
-      the number of consecutive failures of its eigendecomposition (`failures`).
+    - `factors`: for each of these tensors, by name, the rank of g_t up to rounding errors (`rank`) and its stable rank
+      ‖g‖²_F/‖g‖² (`stable_rank`); the least eigenvalue, the quartiles, the largest and the condition number of each
+      factor (`L_min`, `L_q25`, `L_median`, `L_q75`, `L_max`, `L_condition`, `R_min`, …; of PSGD, the factors of
+      H_t⁻¹); how many decompositions failed in float32 and were repeated in float64 (`retries`); and how many failed
+      there too, in a row (`failures`).
     - `refresh_seconds`: time spent on eigenvectors since the last report (the host's time, on an accelerator).
 
     With a constraint: `feasibility`, the largest distance of the parameters outside the set. No theorem bounds `M` on

@@ -63,7 +63,7 @@ def prodigy(
 
 @method
 def dog(params: Any, lr: Any = 1.0, weight_decay: float = 0.0, *, reps_rel: float = 1e-6, **options: Any) -> SuperAdam:
-    r"""DoG: SGD with the distance covered over the gradients seen as its learning rate.
+    r"""DoG: SGD whose learning rate is the distance from x_1 divided by the root of the summed squared gradients.
 
     $$x_{t+1} = x_t - \gamma\, \frac{\max_{i \le t} \|x_i - x_1\|}{\sqrt{\sum_{i \le t} \|\hat g_i\|^2}}\, \hat g_t$$
 
@@ -133,7 +133,7 @@ def lars(
     trust_coefficient: float = 0.1,
     **options: Any,
 ) -> SuperAdam:
-    r"""LARS: momentum of gradients that are made as long as their tensor.
+    r"""LARS: SGD with momentum; each tensor's gradient is rescaled to the norm of its weights.
 
     $$b_t = \mathrm{momentum}\; b_{t-1} + c\, \frac{\|x_t\|}{\|\hat g_t\|}\, \hat g_t, \quad
       x_{t+1} = x_t - \gamma b_t$$

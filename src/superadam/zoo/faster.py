@@ -104,7 +104,7 @@ def adam_plus(
     $$z_{t+1} = (1-\beta) z_t + \beta \nabla f\bigl((1-\tfrac1\beta) x_t + \tfrac1\beta x_{t+1}\bigr), \quad
       x_{t+1} = x_t - \gamma\beta^a z_t / \max(\|z_t\|^{1/2}, \varepsilon_0)$$
 
-    Liu et al. 2020, who recommend `lr=0.1`; the presets for CIFAR have it. Our networks hardly move with that.
+    Liu et al. 2020, who recommend `lr=0.1`; the presets for CIFAR have it. With 0.1 our networks hardly train.
 
     Args:
         beta: weight of the newest gradient.

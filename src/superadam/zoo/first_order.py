@@ -49,15 +49,15 @@ def sgd(
     nesterov: bool = False,
     **options: Any,
 ) -> SuperAdam:
-    r"""SGD: momentum and nothing else.
+    r"""SGD: gradient descent with optional momentum.
 
     $$b_t = \mathrm{momentum}\; b_{t-1} + (1 - \mathrm{dampening}) \hat g_t, \quad b_1 = \hat g_1, \qquad
       x_{t+1} = x_t - \gamma b_t$$
 
     Here $g_t = b_t (1 - \mathrm{momentum})/(1 - \mathrm{dampening})$, with the factor in $H_t$; `clip` bounds $g_t$.
     With `nesterov` the step goes along $\hat g_t + \mathrm{momentum}\, b_t$. Equals `torch.optim.SGD`, except for the
-    default lr: torch's 1e-3 hardly moves. `lr=None` is 0.1 without momentum; with momentum it is smaller, so that steps
-    have the same length.
+    default lr: torch's 1e-3 hardly trains. `lr=None` is 0.1 without momentum; with momentum it is smaller, so that
+    steps have the same length.
 
     Args:
         dampening: 1 - dampening is the weight of the newest gradient.

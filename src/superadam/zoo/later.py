@@ -73,7 +73,7 @@ def _lion(betas: tuple[float, float]) -> dict[str, Any]:
 def lion(
     params: Any, lr: Any = 5e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0, **options: Any
 ) -> SuperAdam:
-    r"""Lion: the sign of a momentum.
+    r"""Lion: steps along the sign of a momentum.
 
     $$x_{t+1} = (1 - \gamma w) x_t - \gamma\, \mathrm{sign}\bigl(\beta_1 m_{t-1} + (1-\beta_1) \hat g_t\bigr), \qquad
       m_t = \beta_2 m_{t-1} + (1-\beta_2) \hat g_t$$

@@ -276,8 +276,8 @@ def asgd(
       \gamma_t = \gamma\, (1 + \lambda \gamma (t-1))^{-\alpha}$$
 
     Polyak and Juditsky 1992. Equals `torch.optim.ASGD`. `opt.at_x()`, `opt.eval()` and `flush()` bring the parameters
-    to the average, torch's `state[p]["ax"]`. `weight_decay` of the groups is λ + w, because both terms are alike
-    without momentum.
+    to the average, torch's `state[p]["ax"]`. `weight_decay` of the groups is λ + w, because without momentum the two
+    terms are the same.
 
     Args:
         lambd: λ, how fast γ_t falls; added to the weight decay.
