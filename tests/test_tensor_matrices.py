@@ -743,7 +743,7 @@ def no_numbers(A):
     ("failure", "message"), [(no_convergence, "did not converge"), (no_numbers, "the eigenvectors are not finite")]
 )
 def test_an_eigendecomposition_that_fails(failure, message, monkeypatch):
-    """Tried again in float64; then the eigenvectors stay; the fourth time in a row is an error. The monitor tells."""
+    """Tried again in float64; then the eigenvectors stay; the fourth time in a row is an error. The monitor says so."""
     real_eigh, fails = torch.linalg.eigh, [torch.float32]
 
     def eigh(A):
