@@ -103,7 +103,7 @@ def fits(task, method):
 def asked(given, methods, task):
     """What is compared on a task."""
     rules = {"scale": given.scale, "trials": given.trials, "seeds": given.seeds, "halving": 3, "run_seconds": 600}
-    rules |= {"warmup": 0.05, "baseline": methods[0]}
+    rules |= {"warmup": 0.05, "baseline": methods[0], "no_reuse": True}
     sizes = LONGER.get(task) if given.scale == "tiny" else None
     more = {"budget_evals": given.budget_evals, "sizes": sizes, "jobs": given.jobs, "out": given.out / task}
     return {"tasks": [task], "methods": [m for m in methods if fits(task, m)], **rules, **more}

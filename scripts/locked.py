@@ -20,7 +20,7 @@ from statistics import fmean, stdev
 
 import kept
 from scipy import stats
-from search import ADAMW, DATA, NAME, PEERS, ROOT
+from search import ADAMW, DATA, NAME, PEERS, PUBLISHED, ROOT
 
 from superadam import bench, lab
 from superadam.lab.comparison.intervals import Estimate
@@ -31,7 +31,7 @@ PAGE = ROOT / "docs" / "results.md"
 MUON = "muon adjust_lr_fn=match_rms_adamw weight_decay=0.01 lr=1e-3:0.1"  # torch's takes no kernels of convolutions
 FIXED = {"AdamW, β₂ = 0.99": "adamw betas=[0.9,0.99] lr=3e-4:0.1"}  # all trials for the learning rate
 PEERS_HERE = {"SOAP": PEERS["SOAP"], "Muon": MUON}
-COMMON = {"warmup": 0.05, "halving": 3, "first_seed": 400}
+COMMON = {"warmup": 0.05, "halving": 3, "first_seed": 400, "no_reuse": True}
 
 
 @dataclasses.dataclass
@@ -107,7 +107,7 @@ THIRD = Test(
         "AdamW, β₂ = 0.99": "adamw betas=[0.9,0.99] lr=3e-4:0.3",
         "NAdamW": "nadamw betas=[0.9,0.99] lr=3e-4:0.3",
         "schedule-free AdamW": "schedule_free_adamw decay=none weight_decay=0.01 lr=3e-4:0.3",
-        "SOAP": "soap lr=1e-3:0.3",
+        "SOAP": f"soap {PUBLISHED} lr=1e-3:0.3",
         "Muon": "muon adjust_lr_fn=match_rms_adamw weight_decay=0.01 lr=1e-3:0.3",
     },
     seeds=5,
