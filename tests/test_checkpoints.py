@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 
 from problems import CASES, LR, Stochastic, SuperAdam, train
 from superadam import matrices, schedules, sets, twice
+from versions import needs_no_dist
 
 SAMPLES = list(range(10))
 STOPS = [0, 1, 2, 6, 10]
@@ -582,6 +583,7 @@ def test_a_state_created_ahead_changes_nothing(lr, how):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@needs_no_dist
 def test_a_pending_move_keeps_its_lr_to_the_last_digit(tmp_path):
     """torch.distributed.checkpoint loads into a state that was made while lr was zero, in float32."""
     model, again = (nn.Linear(4, 3).double() for _ in range(2))
