@@ -99,7 +99,8 @@ def table(results):
 
 def ways(name):
     """How a step of a matrix and a vector runs under torch.compile; and what speaks against kernels."""
-    opt = create(name, [torch.zeros(4, 4, requires_grad=True), torch.zeros(4, requires_grad=True)])
+    shapes = (512, 512), (1 << 17,)  # kernels are for tensors that are not small
+    opt = create(name, [torch.zeros(shape, requires_grad=True) for shape in shapes])
     if opt.two_point:
         return None
     token = compiled_step.set(True)

@@ -94,10 +94,10 @@ def test_a_wrong_number_of_micro_batches(n):
 
 def test_outside_of_the_loop_there_is_no_place_in_it():
     turns = twice([0])
-    with pytest.raises(RuntimeError, match="only while it runs"):
+    with pytest.raises(RuntimeError, match="only available inside the `twice` loop"):
         _ = turns.complete
     assert list(turns) == [0, 0]
-    with pytest.raises(RuntimeError, match="only while it runs"):
+    with pytest.raises(RuntimeError, match="only available inside the `twice` loop"):
         _ = turns.size
 
 

@@ -228,6 +228,8 @@ def make(words, complete):
 
 
 def pip(words, complete):
+    if words == ["check"]:
+        return
     assert words[0] == "install"
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for word in words[1:]:

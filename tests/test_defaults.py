@@ -86,7 +86,9 @@ WITHOUT_AUTO = {
 @pytest.mark.parametrize("name", sorted(WITHOUT_AUTO))
 def test_an_lr_that_cannot_be_estimated_is_refused(name):
     """With the reason, and with what to write."""
-    with pytest.raises(ValueError, match=r"give lr a number|expected a number|use stepsize=stepsizes\.DoG\(\)"):
+    with pytest.raises(
+        ValueError, match=r"(give|Set) lr (to )?a number|expected a number|use stepsize=stepsizes\.DoG\(\)"
+    ):
         create(name, network(), lr="auto")
 
 

@@ -133,7 +133,9 @@ def test_a_set_or_penalty_that_waits_is_refused_and_no_other_waits(name):
     options = {"capturable": True, "matrix": "GradientNorm", part._kind: part}
     if part.waits:
         told = rf"the step of {type(part).__name__} looks at numbers on the host.*use capturable=False, or "
-        with pytest.raises(ValueError, match=told + ("Box, " if part._kind == "constraint" else "ElasticNet, ")):
+        with pytest.raises(
+            ValueError, match=told + ("Affine, Box, " if part._kind == "constraint" else "ElasticNet, ")
+        ):
             SuperAdam([torch.zeros(4, 3, requires_grad=True)], **options)
     elif not has_tensors(part):
         steps(lambda params: SuperAdam(params, **options), shapes=[(4, 3)])
@@ -246,7 +248,7 @@ def test_a_set_of_ones_own_says_whether_it_waits():
 
     try:
         steps(lambda params: SuperAdam(params, constraint=Balanced(), capturable=True))
-        with pytest.raises(ValueError, match=r"Narrower looks at numbers.* or Balanced, Box, "):
+        with pytest.raises(ValueError, match=r"Narrower looks at numbers.* or Affine, Balanced, Box, "):
             SuperAdam([torch.zeros(2, requires_grad=True)], constraint=Narrower(), capturable=True)
     finally:
         del sets.ConvexSet._names["Balanced"], sets.ConvexSet._names["Narrower"]

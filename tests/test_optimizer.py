@@ -251,7 +251,7 @@ def test_fields_that_no_checkpoint_could_hold_are_refused():
         numbers: object = dataclasses.field(default_factory=list)
 
     try:
-        with pytest.raises(TypeError, match="numbers must be a number, a string, a tuple or a tensor"):
+        with pytest.raises(TypeError, match="numbers must be a number, string, tuple or tensor"):
             SuperAdam([torch.nn.Parameter(torch.ones(1))], matrix=Listed())
     finally:
         del matrices.Matrix._names["Listed"]

@@ -281,5 +281,5 @@ def test_state_dtypes_that_are_refused():
     x.sum().backward()
     opt.step()
     opt.param_groups[0]["state_dtype"] = "bfloat16"
-    with pytest.raises(RuntimeError, match="Make a new optimizer"):
+    with pytest.raises(RuntimeError, match="Construct a new optimizer"):
         opt.step()

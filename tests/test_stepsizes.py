@@ -309,7 +309,7 @@ def test_options_out_of_range_are_refused(kind, options):
         ({"stepsize": stepsizes.Prodigy(weigh=True), "penalty": penalties.L1(0.1)}, "use weigh=False"),
         ({"stepsize": stepsizes.Prodigy(weigh=True), "clip": 1.0}, "clip_grad_norm_"),
         ({"lr": "auto", "matrix": "Identity"}, r"use stepsize=stepsizes.DoG\(\)"),
-        ({"lr": "auto", "stepsize": "TrustRatio"}, "give lr a number"),
+        ({"lr": "auto", "stepsize": "TrustRatio"}, "Set lr to a number"),
         ({"lr": "auto", "matrix": "AdaDelta"}, r"with AdaDelta lr='auto'.* give lr a number, such as 1\.0"),
         ({"lr": "auto", "matrix": "Adafactor"}, r"or Adafactor\(relative=False\)"),
         ({"lr": "auto", "matrix": "DampedLBFGS"}, r"such as 0\.3"),

@@ -273,7 +273,7 @@ def test_lion_by_its_name_takes_tau_too():
     assert torch.equal(*ends)
 
 
-@pytest.mark.parametrize("name", ["ademamix", "adan", "adopt", "nadam", "muon"])
+@pytest.mark.parametrize("name", ["ademamix", "adan", "adopt", "nadam"])
 def test_an_estimator_of_its_own_has_no_tau_and_says_what_to_write(name):
     with pytest.raises(ValueError, match=r"write SuperAdam\(params, lr, tau=1.0, matrix="):
         create(name, torch.nn.Linear(2, 2), tau=1.0)
@@ -380,7 +380,7 @@ def test_momentum_of_steps_cannot_begin_later():
     opt.param_groups[0]["momentum"] = 0.9
     with pytest.raises(ValueError, match="with a non-zero momentum"):
         opt.step()
-    with pytest.raises(ValueError, match="which is made of H_t"):
+    with pytest.raises(ValueError, match="this g_t depends on H_t: a circular definition"):
         create("rmsprop", [x], momentum=0.9, matrix="Sign")
     with pytest.raises(ValueError, match="zero dampening"):
         create("sgd", [x], nesterov=True)

@@ -26,6 +26,12 @@ def rows(page, mark):
     return head[1:], {cells[0]: cells[1:] for cells in body}
 
 
+def by_task(name):
+    """The table of SUPER-ADAM⁺ by task, and its last row, which takes the tasks as a sample."""
+    _, body = rows("results.md", f"{name} tasks")
+    return body, body.pop("mean of 4 tasks, as a sample of all")
+
+
 def reports(name):
     """The runs of the report by task, method and seed."""
     found = {}
@@ -62,22 +68,24 @@ def test_the_locked_tasks_are_those_that_were_written_down_and_had_no_part_in_th
     rounds = [path.stem for path in DATA.glob("*.json") if not path.stem.startswith("locked")]
     searched = {task for name in rounds if name != after for task in reports(name)}
     written = {}
-    for name in ("locked", "locked again"):
+    for name in ("locked", "locked again", "locked third"):
         path = ROOT / "scripts" / f"{name.replace(' ', '_')}_tasks.py"
         written[name] = set(re.findall(r'"(locked-\w+)"', path.read_text()))
         assert len(written[name]) == 4
         assert written[name].isdisjoint(searched)
         if (DATA / f"{name}.json").exists():
             assert set(reports(name)) == written[name]
-    assert written["locked"].isdisjoint(written["locked again"])
+    assert len(set.union(*written.values())) == 12
     assert set(reports(after)) < written["locked"]
 
 
 @on_unseen_tasks
 def test_the_locked_losses_are_those_of_the_runs(name):
-    _, body = rows("results.md", f"{name} tasks")
+    body, sample = by_task(name)
     runs = reports(name)
     assert set(body) == set(runs)
+    ratios = [mean_ratio(runs[task][NAME], runs[task]["AdamW"]) for task in runs]
+    assert sample[0].startswith(f"{math.exp(fmean(map(math.log, ratios))):.2f} (")
     for task, cells in body.items():
         ratio = mean_ratio(runs[task][NAME], runs[task]["AdamW"])
         number, direction = re.match(r"([\d.]+) % (lower|higher)", cells[0]).groups()
@@ -88,7 +96,7 @@ def test_the_locked_losses_are_those_of_the_runs(name):
 @on_unseen_tasks
 def test_the_locked_gradients_are_those_of_the_runs(name):
     """The geometric mean over the seeds of what both need to AdamW's median final loss, to the grid of the rows."""
-    _, body = rows("results.md", f"{name} tasks")
+    body, _ = by_task(name)
     runs = reports(name)
     for task, cells in body.items():
         target = median(rows[-1]["valid_loss"] for rows in runs[task]["AdamW"].values())

@@ -96,15 +96,15 @@ class DampedLBFGS(Matrix):
         kappa = torch.where(sy > 0, yy / sy, 0.0).clamp(min=self.delta)
         damped = 0.75 * kappa * ss / (kappa * ss - sy)
         theta = torch.where(sy < 0.25 * kappa * ss, damped, 1.0)
-        s.theta = torch.cat([theta.reshape(1), s.theta[:-1]])
-        s.kappas = torch.cat([kappa.reshape(1), s.kappas[:-1]])
+        s.theta = torch.cat([theta.reshape(1), s.theta.narrow(0, 0, self.history - 1)])
+        s.kappas = torch.cat([kappa.reshape(1), s.kappas.narrow(0, 0, self.history - 1)])
         s.kappa = torch.where(ss > 0, kappa, s.kappa)
 
     def solve(self, s: View, g: Tensor) -> Tensor:
         pairs = []
         for i in range(self.history):
-            step, y, theta = s.s.select(0, i), s.y.select(0, i), s.theta[i]
-            y = plus_scaled(y * theta, step, (1 - theta) * s.kappas[i])
+            step, y, theta = s.s.select(0, i), s.y.select(0, i), s.theta.select(0, i)
+            y = plus_scaled(y * theta, step, (1 - theta) * s.kappas.select(0, i))
             sy = dot(step, y)
             pairs.append((step, y, torch.where(sy > 0, 1 / sy, 0.0)))  # an empty pair counts for nothing
         u, weights = g.clone(), []
