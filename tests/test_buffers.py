@@ -144,6 +144,7 @@ def test_modules_are_held_weakly():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning")  # so since torch 2.15
 @pytest.mark.parametrize("half_steps", [False, True])
 def test_batch_norm_of_a_scripted_module_counts_a_batch_once(half_steps):
     model = torch.jit.script(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))

@@ -251,6 +251,7 @@ def test_muon_equals_torchs(shape, nesterov, adjust):
 def test_muon_equals_torchs_without_bfloat16(shape, nesterov, adjust, dtype, tol, monkeypatch):
     """100 steps in the dtype of x, as torch's takes them if its cast is none. 4 × 9 takes ours by its Gram matrix."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    monkeypatch.setattr(torch, "bfloat16", dtype)  # since torch 2.15 the cast is to(dtype=torch.bfloat16, copy=True)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
     ours, theirs = (x.clone().requires_grad_() for _ in range(2))
     options = {"lr": 0.01, "momentum": 0.9, "nesterov": nesterov, "adjust_lr_fn": adjust, "weight_decay": 0.1}
