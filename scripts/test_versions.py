@@ -196,7 +196,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "superadam" / "versions")
     parser.add_argument("--versions", nargs="+", default=DEFAULT, help="torch, or torch@Python; Python 3.11 if none")
-    parser.add_argument("--lowest", nargs="*", choices=list(EXTRAS), help="lower bounds of these extras, or of all")
+    parser.add_argument("--lowest", nargs="*", metavar="EXTRA", help="lower bounds of these extras, or of all")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("pytest", nargs="*", help="after --: options of pytest")
     options = parser.parse_args()
