@@ -141,7 +141,7 @@ def write(marks, lines):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=MODELS, choices=list(SHAPES), metavar="model")
+    parser.add_argument("models", nargs="*", default=MODELS, choices=SHAPES, metavar="model")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
