@@ -189,3 +189,7 @@ def test_muon_with_tau_and_no_mixture_is_limuon():
         opt.flush()
         finals.append(net.weight.detach())
     equal(*finals)
+
+
+def test_muon_without_nesterov_takes_tau():
+    assert create("muon", torch.nn.Linear(4, 3), nesterov=False, tau=0.5).two_point

@@ -966,3 +966,33 @@ def test_many_tensors_are_cut_into_matrices_as_each_by_itself(matrix):
     batch = view.matrices(join(xs))
     assert torch.equal(batch, torch.cat([matrix.matrices(x) for x in xs]))
     assert all(map(torch.equal, view.tensors(batch), xs))
+
+
+def test_a_checkpoint_from_before_layers_knew_their_bases(tmp_path):
+    """A subclass of Embedding had factors then, and keeps them."""
+
+    class Words(torch.nn.Embedding):
+        pass
+
+    def made():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(Words(6, 4), torch.nn.Linear(4, 3))
+
+    def stepped(net, opt):
+        net(torch.tensor([1, 2])).square().sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+    matrix = matrices.ByShape(matrices.SOAP(), layers=("Embedding",))
+    net = made()
+    older = SuperAdam(net, matrix=matrices.ByShape(matrices.SOAP(), layers=()))  # as the composition was by then
+    stepped(net, older)
+    saved = older.state_dict()
+    now = SuperAdam(made(), matrix=matrix).state_dict()["param_groups"][0]
+    layers = [layer.split()[0] for layer in now["param_layers"]]
+    saved["param_groups"][0] |= {"matrix": now["matrix"], "param_layers": layers}
+    again = SuperAdam(made(), matrix=matrix)
+    again.load_state_dict(saved)
+    words = again.param_groups[0]["params"][0]
+    assert "QL" in again.state[words]
+    stepped(made(), again)

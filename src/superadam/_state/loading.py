@@ -45,11 +45,13 @@ def watched(opt: ComposedOptimizer) -> Iterator[None]:
 
     def look(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
         names = [group.get("param_names") for group in opt.param_groups]
+        before = [_older_layers(group) for group in state_dict["param_groups"]]
         state_dict = by_name(state_dict, [group.get("param_names") for group in state_dict["param_groups"]], names)
-        for own, saved in zip(opt.param_groups, state_dict["param_groups"], strict=False):
+        for own, saved, older in zip(opt.param_groups, state_dict["param_groups"], before, strict=False):
             saved.pop("param_layers", None)
             if "param_layers" in own:  # those of the model at hand
-                saved["param_layers"] = own["param_layers"]
+                given = zip(saved.get("param_names", own["param_layers"]), own["param_layers"], strict=False)
+                saved["param_layers"] = [older.get(name, layer) for name, layer in given]
         _check_composition(opt, state_dict)
         loaded.update(state_dict)
         return state_dict
@@ -63,6 +65,16 @@ def watched(opt: ComposedOptimizer) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _older_layers(group: dict[str, Any]) -> dict[str, str]:
+    """The layers by the names of the parameters, if they are types without those that they are derived from.
+
+    Their parameters have the matrices that these types alone asked for.
+    """
+    layers = group.get("param_layers") or ()
+    older = not any(" " in layer for layer in layers)
+    return dict(zip(group.get("param_names") or (), layers, strict=False)) if older else {}
 
 
 # What wrappers of a module put into the names of its parameters.

@@ -195,7 +195,7 @@ class Compiled(Tiles):
             if not view.layout.aligned_with(view.grads):
                 large = [i for i in large if tiles.aligned(view, [i])]
             done = _call(line, view, large, gamma)
-        left = [i for i in range(len(view.params)) if i not in done]
+        left = sorted({*range(len(view.params))} - {*done})
         if not left:
             return []
         return self._of_others(view).run(line, view.some(left), gamma, line_9=line_9, reading=reading)

@@ -130,10 +130,11 @@ class Layout:
 
 def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: list[Place]) -> State:
     """The slots of a matrix of each tensor, those of all tensors as one batch; the states then hold views of it."""
-    if matrix.scope != "tensor" or len(params) == 1:
+    slots = matrix.slots(real(params[0])) if matrix.scope == "tensor" and len(params) > 1 else {}
+    if any(name not in state for name in slots for state in states):  # before the first step
         return {}
     stacks = {}
-    for name in matrix.slots(real(params[0])):
+    for name in slots:
         stacks[name] = torch.cat([state[name] for state in states])
         for state, part in zip(states, torch.split(stacks[name], [place.here for place in places]), strict=True):
             state[name] = part

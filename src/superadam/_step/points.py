@@ -233,8 +233,8 @@ class Points(AlgorithmOne):
         """
         told = []
         for i, plan in enumerate(self._current_plans()):
-            empty = {p: self.state.get(p) or {"step": 0} for p in plan.group["params"]}
-            for layout in grouped(plan, empty, lambda p, state: p.requires_grad or None):
+            states = {p: {"step": 0, **self.state.get(p, {})} for p in plan.group["params"]}  # copies: layouts write
+            for layout in grouped(plan, states, lambda p, state: (p.requires_grad and (p.grad is None,)) or None):
                 scalars = dict.fromkeys(layout.parts.scalars, layout.params[0])
                 view = layout.view(scalars, moves=not self.two_point)
                 name, *more = dispatch.explain(view)

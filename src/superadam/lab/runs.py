@@ -114,7 +114,7 @@ class Run:
             self._load()
         else:
             self.processes.seed(config.seed)
-        self.seconds = self.clock.seconds
+        self.seconds = self.clock.passed
         """Of training, on which all processes agree after every batch."""
         self._generators = default_generators()
 
@@ -164,7 +164,7 @@ class Run:
     def _ends(self) -> bool:
         """Whether to stop here, on which all processes agree. Saves, if it is time."""
         since = time.perf_counter() - self._saved_at
-        self.seconds, since, stop = self.processes.highest(self.clock.seconds, since, self._signal)
+        self.seconds, since, stop = self.processes.highest(self.clock.passed, since, self._signal)
         self._stop = stop > 0
         if since > SAVE_SECONDS:
             self._save()
@@ -332,7 +332,7 @@ class Run:
         if self.processes.leads:
             self.folder.check_metrics(place.metrics)
         self._kept = place.metrics
-        self.clock.total = place.seconds
+        self.clock.total = self.clock.total_passed = place.seconds
         self.epoch, self.batch, self.step, self.memory = place.epoch, place.batch, place.step, place.memory
         self._measured = place._measured
 

@@ -105,7 +105,7 @@ class Kronecker(PerTensor, abstract=True):
         return {side: getattr(s, f"{self.made}{side}") for side, _ in self.here(s)}
 
     def rotate(self, s: View, G: Tensor) -> Tensor:
-        """Qᵀ G."""
+        """Qᵀ G, a new tensor."""
         return turned(self.both(s), G)
 
     def back(self, s: View, G: Tensor) -> Tensor:

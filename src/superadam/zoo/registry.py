@@ -12,7 +12,7 @@ from torch import Tensor
 from superadam._state.options import instead_of
 from superadam._state.parts import nearest
 from superadam._state.recipes import RECIPES
-from superadam.estimators import Nesterov, NesterovRecursive
+from superadam.estimators import Nesterov, NesterovRecursive, Recursive
 from superadam.optimizer import SuperAdam
 from superadam.schedules import BiasCorrected, Constant, Schedule
 from superadam.zoo.presets import PRESETS
@@ -134,6 +134,9 @@ def corrected(t: Any, betas: tuple[float, float], bias_correction: bool = True, 
 def compose(params: Any, lr: Any, options: dict[str, Any], **composition: Any) -> SuperAdam:
     """An optimizer with a method's composition. The user's options override it."""
     own = composition.get("estimator")
+    if own == Recursive(0.0) and "tau" in options:  # line 11, which has the option itself
+        del composition["estimator"]
+        own = None
     if options.get("tau", 0) != 0 and isinstance(own, Nesterov) and "estimator" not in options:
         options = dict(options)
         composition["estimator"] = NesterovRecursive(float(options.pop("tau")), own.a)

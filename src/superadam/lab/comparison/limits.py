@@ -42,7 +42,9 @@ def _memory(pid: int) -> float:
     """Of a process, in bytes, with its part of what it shares; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
+    except OSError:  # it has ended, or the kernel has no such file
+        with suppress(OSError):
+            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return 0.0
     return sum(1024 * float(line.split()[1]) for line in lines if line.startswith("Pss:"))
 

@@ -92,7 +92,7 @@ def _beside(place: Path, plan: Plan) -> Iterator[tuple[str | Path, Results]]:
         return
     here = place.resolve()
     for path in sorted(here.parent.glob(f"*/{FILE}")):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # no comparison, or one that is damaged
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or a damaged one
             if path.parent != here and set(json_file(path)["plan"]["tasks"]) & set(plan.tasks):
                 yield path.parent, Results.read(path)
 

@@ -64,13 +64,14 @@ def _pilot(plan: Plan, task: str, method: str, guard: Guard) -> Pilot:
     amount = min(plan.budget_evals[task], max(LEAST, plan.budget_evals[task] // PART))
     taken, losses = [], {}
     for seed in SEEDS:
-        begun = time.perf_counter()
+        begun, worked = time.perf_counter(), time.process_time()
         with guard(f"{task} with {method}, a pilot run"):
             record = run(plan, Job(task, method, "tune", 0, seed, _options(plan, method), "gradients", amount))
-        taken.append((time.perf_counter() - begun, record))
+        taken.append((time.perf_counter() - begun, time.process_time() - worked, record))
         losses[seed] = judged(record)
-    wall, record = sorted(taken, key=lambda pair: pair[0])[len(taken) // 2]  # the first one imports and warms up
-    training = known(record.rows[-1].get("seconds")) if record.rows else 0.0
+    wall, cpu, record = sorted(taken, key=lambda run: run[0])[len(taken) // 2]  # the first one imports and warms up
+    waited = max(1.0, wall / max(cpu, 1e-3))  # while others had the core: a run's seconds are CPU time
+    training = waited * known(record.rows[-1].get("seconds")) if record.rows else 0.0
     measured = max(0.0, wall - training) / (len(record.rows) + 1)
     evaluations, steps = (_last(record, name, amount) for name in ("gradient_evaluations", "step"))
     return Pilot(measured, measured, training / evaluations, max(1, math.ceil(evaluations / steps)), losses)
