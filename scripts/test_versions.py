@@ -7,7 +7,7 @@ For each version an environment is created in the cache folder (several GB: the 
 libraries). The wheel of this repository is installed beside that torch, as a user would, and used (`pip check`, the
 quick start of the README, `superadam --version`). Then come the tests of the core. What cannot be installed is skipped,
 with a message. Results go to docs/data/versions.json, and from there into the tables of docs/compatibility.md; rows of
-other versions stay as they are.
+other versions stay as they are. A row may have "since" (by hand): what became of its failures. A new run removes it.
 
 `--lowest` makes an environment for each extra, with the oldest torch and each direct requirement at its lower bound,
 and runs the tests of that extra.
@@ -170,11 +170,18 @@ def tables(rows):
     bounds = [row for row in rows if "extra" in row]
     head = "| torch | Python | passed | failed | skipped | date | command |\n|---|---|---|---|---|---|---|"
     lines = [head, *(cells(row, "torch", "python", *COUNTS, "date") for row in versions)]
+    lines += since(versions, "torch")
     reasons = {reason: None for row in versions for reason in row["reasons"]}
     why = ["", "Skipped, by the reason that the tests give:", "", *(f"- {reason}" for reason in reasons)]
     head = "| extra | installed | passed | failed | skipped | date | command |\n|---|---|---|---|---|---|---|"
-    lower = [head, *(cells(row, "extra", "installed", *COUNTS, "date") for row in bounds)]
+    lower = [head, *(cells(row, "extra", "installed", *COUNTS, "date") for row in bounds), *since(bounds, "extra")]
     return [*lines, *(why if reasons else [])], lower
+
+
+def since(rows, name):
+    """What became of failures after their run."""
+    told = [f"- {name} {row[name]}: {row['since']}" for row in rows if "since" in row]
+    return ["", "Since these runs:", "", *told] if told else []
 
 
 def cells(row, *names):
