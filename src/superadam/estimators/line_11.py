@@ -85,7 +85,31 @@ class Nesterov(Blend):
         return s.g.lerp(grad, a)  # one operation instead of three
 
 
-class NesterovRecursive(Estimator):
+class OnLine11(Estimator, abstract=True):
+    """What makes g_t of line 11's estimate, which the buffer `r` holds."""
+
+    tau: float = 1.0
+
+    buffers = ("g", "r")
+
+    def __post_init__(self) -> None:
+        check(0 <= self.tau <= 1, "tau", self.tau, "0 <= tau <= 1")
+
+    @property
+    def two_point(self) -> bool:
+        return self.tau > 0
+
+    def before(self, s: View, q: Tensor) -> None:
+        s.r.sub_(q, alpha=self.tau)
+
+    def line_11(self, s: View, grad: Tensor) -> None:
+        """Take the newest gradient into r."""
+        if s.restarted:
+            s.r.zero_()
+        take_in(s.r, grad, s.alpha, self.tau if s.paired else 0.0)
+
+
+class NesterovRecursive(OnLine11):
     r"""Variance reduction with Nesterov's mixture on top: line 11 makes $r_t$, and a step adds the newest gradient.
 
     $$r_t = \alpha_t \nabla f(x_t; \xi_t)
@@ -103,29 +127,17 @@ class NesterovRecursive(Estimator):
     NesterovRecursive(tau=1.0, a=None)
     """
 
-    tau: float = 1.0
     a: float | None = None
 
-    buffers = ("g", "r")
     elementwise = True
 
     def __post_init__(self) -> None:
-        check(0 <= self.tau <= 1, "tau", self.tau, "0 <= tau <= 1")
+        super().__post_init__()
         check(self.a is None or 0 <= self.a <= 1, "a", self.a, "0 <= a <= 1, or None")
 
-    @property
-    def two_point(self) -> bool:
-        return self.tau > 0
-
-    def before(self, s: View, q: Tensor) -> None:
-        s.r.sub_(q, alpha=self.tau)
-
     def after(self, s: View, grad: Tensor) -> Tensor:
-        if s.restarted:
-            s.r.zero_()
-        alpha = s.alpha
-        take_in(s.r, grad, alpha, self.tau if s.paired else 0.0)
-        a = alpha if self.a is None else self.a
+        self.line_11(s, grad)
+        a = s.alpha if self.a is None else self.a
         s.g = s.r * (1 - a) + grad * a
         return grad
 
@@ -215,7 +227,7 @@ class Summed(Estimator):
         return None if others.iterate.on_host else "a sum that never begins anew grows without end: use iterates.Staged"
 
 
-class Averaged(Estimator):
+class Averaged(OnLine11):
     r"""Variance reduction with an average on top: line 11 makes $r_t$, and the step goes along an average of $r_t$.
 
     $$r_t = \alpha_t \nabla f(x_t; \xi_t)
@@ -247,33 +259,21 @@ class Averaged(Estimator):
     Averaged(tau=1.0, beta=0.9, guard=2.0, own=True)
     """
 
-    tau: float = 1.0
     beta: float = 0.9
     guard: float | None = None
     own: bool = True
-
-    buffers = ("g", "r")
 
     @property
     def elementwise(self) -> bool:  # type: ignore[override]
         return self.guard is None
 
     def __post_init__(self) -> None:
-        check(0 <= self.tau <= 1, "tau", self.tau, "0 <= tau <= 1")
+        super().__post_init__()
         check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
         check(self.guard is None or self.guard > 0, "guard", self.guard, "guard > 0, or None")
 
-    @property
-    def two_point(self) -> bool:
-        return self.tau > 0
-
-    def before(self, s: View, q: Tensor) -> None:
-        s.r.sub_(q, alpha=self.tau)
-
     def after(self, s: View, grad: Tensor) -> Tensor:
-        if s.restarted:
-            s.r.zero_()
-        take_in(s.r, grad, s.alpha, self.tau if s.paired else 0.0)
+        self.line_11(s, grad)
         if self.guard is not None:
             steady = each(s.r, s.whole_norm) <= each(grad, s.whole_norm) * self.guard
             s.r = torch.where(steady, s.r, grad)
