@@ -7,6 +7,7 @@ from torch import nn
 from superadam import SuperAdam, create, schedules
 from superadam._state.recipes import RECIPES
 from superadam.matrices import SOAP, KLShampoo, PSGDKron, Shampoo, Spectral
+from versions import needs_muon
 
 FAMILY = (
     *("kl_shampoo", "limuon", "mars_m", "mars_shampoo", "muon", "psgd_kron", "shampoo", "soap", "super_adam_plus"),
@@ -142,6 +143,7 @@ def test_a_grouped_convolution_is_a_matrix_for_each_group():
         torch.testing.assert_close(whole[3 * i : 3 * i + 3], alone)
 
 
+@needs_muon
 def test_muon_takes_torchs_names_of_the_polynomial(monkeypatch):
     """Other coefficients and another number of steps than the defaults, in the same dtype."""
     options = {"ns_coefficients": (2.0, -1.5, 0.5), "ns_steps": 4}

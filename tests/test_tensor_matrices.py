@@ -18,6 +18,7 @@ from superadam.matrices import per_tensor as per_tensor_module
 from superadam.matrices.spectral import polar, polynomials
 from superadam.monitor import MonitorWarning
 from test_amp import NoHostSync
+from versions import needs_muon
 
 CONSTANT = schedules.Constant(alpha=0.3)
 FAMILY = {
@@ -224,7 +225,7 @@ def test_psgds_step_of_a_large_gradient(size):
     torch.testing.assert_close(*finals, rtol=1e-3, atol=0)  # float32 has random numbers of its own
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon to compare with")
+@needs_muon
 @pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("shape", [(6, 4), (4, 9)])
@@ -243,7 +244,7 @@ def test_muon_equals_torchs(shape, nesterov, adjust):
     assert (ours.detach() - x).norm() > 0.5
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon to compare with")
+@needs_muon
 @pytest.mark.parametrize(("dtype", "tol"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
 @pytest.mark.parametrize("nesterov", [True, False])
