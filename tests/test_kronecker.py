@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from superadam import SuperAdam, matrices, schedules
-from superadam._step import stages
+from superadam._step import line_4
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
@@ -107,6 +107,6 @@ def test_tensors_that_are_refreshed_together_are_refreshed_as_each_alone(name, m
         for i in due:
             s.matrix.refresh(s.some([i]).bound())
 
-    monkeypatch.setattr(stages, "_refresh_some", alone)
+    monkeypatch.setattr(line_4, "_refresh_some", alone)
     torch.testing.assert_close(together, trained(), rtol=1e-12, atol=1e-12)
     assert set(calls) == {2, 3}

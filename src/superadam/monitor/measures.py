@@ -12,8 +12,7 @@ from superadam._state.phases import START, UNESTIMATED
 from superadam._state.sharding import Sharding, local, over_ranks, sharding
 from superadam._step import line_9
 from superadam._step.layout import facts
-from superadam._step.line_9 import gamma_of_move
-from superadam._step.stages import solve_jointly
+from superadam._step.line_9 import gamma_of_move, solve_jointly
 from superadam._step.tensors import Scalar, dot, norm2
 from superadam._step.view import View
 from superadam.matrices import Matrix
