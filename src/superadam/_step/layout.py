@@ -112,9 +112,13 @@ def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: 
     return stacks
 
 
-def _lots(matrix: Matrix, params: list[Tensor]) -> list[list[Tensor]]:
+def _lots(matrix: Matrix, params: list[Tensor], turns: dict[Tensor, int]) -> list[list[Tensor]]:
     """Tensors with matrices of their own in batches that bound the memory of a step; all others together."""
-    size = max(1, BATCH // max(1, params[0].numel())) if matrix.scope == "tensor" else len(params)
+    if matrix.scope != "tensor":
+        return [params]
+    # those that are refreshed in the same step are neighbours, so that this can be done in place
+    params = sorted(params, key=lambda p: turns.get(p, 0) % getattr(matrix, "every", 1))
+    size = max(1, BATCH // max(1, params[0].numel()))
     return [params[i : i + size] for i in range(0, len(params), size)]
 
 
@@ -150,5 +154,6 @@ def grouped(
             ).append(p)
         else:
             alike[p] = [p]
-    lots = [lot for params in alike.values() for lot in _lots(plan.of(params[0]).matrix, params)]
-    return [Layout(plan, lot, [states[p] for p in lot], turns or {}) for lot in lots]
+    turns = turns or {}
+    lots = [lot for params in alike.values() for lot in _lots(plan.of(params[0]).matrix, params, turns)]
+    return [Layout(plan, lot, [states[p] for p in lot], turns) for lot in lots]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 
-import torch
 from torch import Tensor
 
 from superadam._state.owners import batches
@@ -51,19 +49,15 @@ def _refresh(s: View) -> None:
     start = time.perf_counter()
     if len(due) == len(s.params):
         s.matrix.refresh(s)
-    elif len(due) == 1:
-        s.matrix.refresh(s.some(due).bound())
     elif due:
-        _refresh_some(s, due)
+        s.matrix.refresh(_neighbours(s, due))
     s.layout.refresh_seconds += time.perf_counter() - start  # for the monitor
 
 
-def _refresh_some(s: View, due: list[int]) -> None:
-    """All that are due in one call, on copies of their part of the batch."""
-    ends = list(itertools.accumulate(place.here for place in s.places))
-    rows = torch.cat([torch.arange(ends[i] - s.places[i].here, ends[i]) for i in due]).to(s.params[0].device)
-    some, stacks = s.some(due).bound(), s.layout.stacks
-    some.__dict__.update({name: stack[rows] for name, stack in stacks.items()})
-    s.matrix.refresh(some)
-    for name, stack in stacks.items():
-        stack[rows] = getattr(some, name)
+def _neighbours(s: View, which: list[int]) -> View:
+    """A view of some tensors that follow each other. Its slots are a part of the batch's, without a copy."""
+    some = s.some(which).bound()
+    start = sum([place.here for place in s.places[: which[0]]])
+    end = start + sum([place.here for place in some.places])
+    some.__dict__.update({name: stack[start:end] for name, stack in s.layout.stacks.items()})
+    return some

@@ -24,7 +24,7 @@ from superadam.sets import ConvexSet
 from superadam.sets.base import like
 from superadam.sets.linear import correction
 
-__all__ = ["direction", "gamma_of_move", "move_on_set", "solve_jointly", "x_tilde"]
+__all__ = ["direction", "gamma_of_move", "merged", "move_on_set", "solve_jointly", "x_tilde"]
 
 # Every mixing rounds x a little out of its set; this often it is put back.
 REPROJECT_EVERY = 100
@@ -135,7 +135,7 @@ def solve_jointly(views: list[View]) -> None:
         view.direction = step
     for matrix in {view.matrix for view in views if view.matrix.scope == "all"}:
         sharing = [view for view in views if view.matrix == matrix]
-        whole = _merged(sharing).bound()
+        whole = merged(sharing).bound()
         if type(whole.states[0]["step"]) is int and whole.states[0]["step"] <= WATCHED_STEPS:
             check_matrix(whole, matrix.solve)
         steps = iter(each(matrix.solve(whole, join([g for view in sharing for g in each(view.bound().estimate)]))))
@@ -144,7 +144,7 @@ def solve_jointly(views: list[View]) -> None:
         _on_sets_jointly(whole, sharing)
 
 
-def _merged(views: list[View]) -> View:
+def merged(views: list[View]) -> View:
     """One view of all parameters of some views, which share their matrix."""
     first = views[0]
     return first.replaced(

@@ -169,7 +169,8 @@ class Matrix(Part, kind="matrix"):
         raise NotImplementedError(f"{type(self).__name__} has no eigen")
 
     def factors(self, s: View) -> dict[str, Tensor]:
-        """The symmetric factors that H_t of a tensor is made of, in batches, for the monitor."""
+        """The symmetric factors that H_t of a tensor is made of, in batches, for the monitor; diagonal ones as their
+        diagonals."""
         return {}
 
     @property
