@@ -31,8 +31,26 @@ AIMS = {0.0: (60, 8), 1.0: (130, 10)}  # calls, modules
 BEFORE = "7b1351c"  # the last commit before the engine was rebuilt
 # The engine, then and now: what runs the lines and keeps torch.optim's promises.
 ENGINE = {
-    BEFORE: "algorithm base checkpoints chunks compiled kernels lines optimizer options parts pieces replay rounding "
-    "scaling sharding steps tensors workspace".split(),
+    BEFORE: [
+        "algorithm",
+        "base",
+        "checkpoints",
+        "chunks",
+        "compiled",
+        "kernels",
+        "lines",
+        "optimizer",
+        "options",
+        "parts",
+        "pieces",
+        "replay",
+        "rounding",
+        "scaling",
+        "sharding",
+        "steps",
+        "tensors",
+        "workspace",
+    ],
     "HEAD": ["_state", "_step", "optimizer"],
 }
 # Modules of today's engine for what it could not do then.

@@ -63,7 +63,10 @@ class Evaluations(Points):
         """
         check_capture(self)
         if self._evaluating:
-            self._refuse_while_evaluating()
+            raise RuntimeError(
+                "step() after opt.eval(): the parameters hold x_t, and the gradients are not those of the point where "
+                "training stands. Call opt.train() before the gradients are computed."
+            )
         if closure is not None and self.found_inf is not None:
             raise RuntimeError(
                 "GradScaler inspects the gradients before step(closure) computes them. Call scaler.step(opt) without a "
