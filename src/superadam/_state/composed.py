@@ -328,8 +328,8 @@ class ComposedOptimizer(Optimizer):
         open_batch, within = self._open_batch, self._within
         self._places, self._processes = {}, state.get("_processes")
         self._met, self._pairing = replay.Modules(), Pairing()
-        for own in self.state.values():
-            formats.join_history(own)
+        for p, own in self.state.items():
+            self.state[p] = formats.renewed(own)
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
         self._reset()

@@ -25,13 +25,14 @@ from torch import Tensor
 
 from superadam._state.sharding import gathered, is_dtensor, joined, local, sharding, share
 from superadam._state.torch_versions import dimension_to_cut
-from superadam._step.tensors import real, state_dtype
+from superadam._step.tensors import each, join, real, state_dtype
 
 if TYPE_CHECKING:
     from superadam._state.plans import GroupPlan
+    from superadam._step.view import View
     from superadam.matrices import Matrix
 
-__all__ = ["Place", "everywhere", "from_owners", "have_gradients", "places", "restored", "saved", "to_owners"]
+__all__ = ["Place", "batches", "everywhere", "have_gradients", "places", "restored", "saved", "unbatched"]
 
 Shape = Sequence[int]
 
@@ -282,3 +283,19 @@ def restored(factor: Tensor, p: Tensor, place: Place) -> Tensor:
         mesh, cut = sharding(p)  # type: ignore[misc]
         return whole.narrow(0, mesh.get_local_rank(cut[0]) * place.here, place.here).clone()
     return whole if place.here else whole[:0].clone()
+
+
+def batches(views: list[View], tensors: list[Tensor]) -> list[Tensor]:
+    """`View.matrices` of several views, with one message for all."""
+    parts = [part for tensor in tensors for part in each(tensor)]
+    params, places = [p for v in views for p in v.params], [place for v in views for place in v.places]
+    wholes = iter(to_owners(parts, params, places))
+    return [view._batch([next(wholes) for _ in view.params]) for view in views]
+
+
+def unbatched(views: list[View], matrices: list[Tensor]) -> list[Tensor]:
+    """`View.tensors` of several views, with one message for all."""
+    wholes = [whole for v, batch in zip(views, matrices, strict=True) for whole in v._wholes(batch)]
+    params, places = [p for v in views for p in v.params], [place for v in views for place in v.places]
+    parts = iter(from_owners(wholes, params, places))
+    return [join([next(parts) for _ in view.params]) for view in views]
