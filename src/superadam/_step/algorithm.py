@@ -236,14 +236,10 @@ class AlgorithmOne(ComposedOptimizer):
         if any([view.group["clip"] is not None for view in views]):
             self._clip(views)
         if views[0].moves:
-            self._move(waiting)
-
-    def _move(self, moving: list[tuple[View, dispatch.Way]]) -> None:
-        """Lines 9 and 10, where they had to wait for sums over all of x."""
-        if any([view.matrix.scope == "all" or view.apart for view, _ in moving]):
-            line_9.solve_jointly([view for view, _ in moving])
-        for view, way in moving:
-            way.move(view, view.gamma)
+            if any([view.matrix.scope == "all" or view.apart for view in views]):
+                line_9.solve_jointly(views)
+            for view, way in waiting:
+                way.move(view, view.gamma)
 
     def _set_phase(self, view: View) -> None:
         """g_t and H_t are there: the move along them has been taken, or is pending."""

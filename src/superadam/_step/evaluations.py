@@ -63,7 +63,10 @@ class Evaluations(Points):
         """
         check_capture(self)
         if self._evaluating:
-            self._refuse_while_evaluating()
+            raise RuntimeError(
+                "step() after opt.eval(): the parameters hold x_t, and the gradients are not those of the point where "
+                "training stands. Call opt.train() before the gradients are computed."
+            )
         if closure is not None and self.found_inf is not None:
             raise RuntimeError(
                 "GradScaler inspects the gradients before step(closure) computes them. Call scaler.step(opt) without a "
@@ -187,9 +190,6 @@ class Evaluations(Points):
 
     # ------------------------------------------------------------------------------------ evaluations
 
-    def _parameters(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
-
     def _evaluate(self, closure: Callable[[], Loss]) -> Loss:
         with torch.enable_grad():
             loss = closure()
@@ -218,7 +218,7 @@ class Evaluations(Points):
         with again.buffers.watch(due):
             loss = self._cleared(closure)
         if due:
-            self._met.add(again.buffers.owners())
+            self._met.update(again.buffers.owners())
         return loss, again
 
     def _cleared(self, closure: Callable[[], Loss]) -> Loss:
@@ -271,7 +271,7 @@ class Evaluations(Points):
         Lightning does so in the last pass of its SWA, and where `training_step` returns None. A closure that forgets
         `backward` is another case: it leaves no gradient in the first step, or returns a loss that has a graph.
         """
-        if any(p.grad is not None for group in self.param_groups for p in group["params"]):
+        if any([p.grad is not None for p in self._parameters()]):
             return False
         if loss is not None and (not self.state or (isinstance(loss, Tensor) and loss.requires_grad)):
             return False
@@ -293,10 +293,10 @@ class Evaluations(Points):
         for lr in (group["lr"] for group in self.param_groups):
             if (isinstance(lr, Tensor) and lr.device.type != "cpu") or lr != 0:
                 return False
-        seen = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        if not seen or any(p.grad.layout is not torch.strided for p in seen):
+        seen = [(p, p.grad) for p in self._parameters() if p.grad is not None]
+        if not seen or any(grad.layout is not torch.strided for _, grad in seen):
             return False
-        return not any(over_ranks(local(p.grad).count_nonzero(), sharding(p)) for p in seen)
+        return not any(over_ranks(local(grad).count_nonzero(), sharding(p)) for p, grad in seen)
 
     def _this_half(self) -> twice.Half:
         """The half-step that is due; refused if there is none, or if it is out of order."""

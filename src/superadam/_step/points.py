@@ -190,13 +190,6 @@ class Points(AlgorithmOne):
             for name in plan.parts.iterate.buffers
         )
 
-    def _refuse_while_evaluating(self) -> None:
-        """For step(), between eval() and train()."""
-        raise RuntimeError(
-            "step() after opt.eval(): the parameters hold x_t, and the gradients are not those of the point where "
-            "training stands. Call opt.train() before the gradients are computed."
-        )
-
     def divisions(self) -> list[str]:
         """Which parameters have which matrix, where a `ByShape` chooses; a line for each."""
         return [line for plan in self._current_plans() for line in plan.divisions()]
