@@ -14,7 +14,8 @@ from torch import Tensor
 
 from superadam._state.parts import check
 from superadam.sets.base import ConvexSet, in_metric, largest, vertex
-from superadam.sets.roots import tolerance, water_level
+from superadam.sets.levels import water_level
+from superadam.sets.roots import tolerance
 
 __all__ = ["PSD", "Correlation", "Spectrahedron"]
 
