@@ -192,8 +192,8 @@ class Points(AlgorithmOne):
     def _refuse_while_evaluating(self) -> None:
         """For step(), between eval() and train()."""
         raise RuntimeError(
-            "step() after opt.eval(): the parameters hold x_t, and the gradients are not those of the point where "
-            "training stands. Call opt.train() before the gradients are computed."
+            "step() after opt.eval(): the parameters hold x_t, not the point where training takes gradients. Call "
+            "opt.train() before you compute the gradients."
         )
 
     def divisions(self) -> list[str]:
@@ -317,7 +317,7 @@ class _Notice:
         iterate = next(plan.parts.iterate for plan in opt._plans if _settles(plan))
         warn(
             f"The model is in eval mode, but its parameters hold the point where {iterate} takes gradients, not the "
-            "result: evaluate inside of `with opt.at_x():`, or call opt.eval() before and opt.train() afterwards."
+            "result: evaluate inside `with opt.at_x():`, or call opt.eval() before and opt.train() afterwards."
         )
 
 

@@ -168,7 +168,7 @@ class Kronecker(PerTensor, abstract=True):
             s.failures[i] += (in_a_row[i] + 1).clamp(max=TOLERATED + 1) / 8
             if in_a_row[i] >= TOLERATED:
                 often = f"{TOLERATED + 1} times in a row"
-                raise RuntimeError(f"{trouble.what}: no eigenvectors, {often}: {trouble.error}") from trouble.error
+                raise RuntimeError(f"{trouble.what}: decomposition failed {often}: {trouble.error}") from trouble.error
 
     def begin(self, s: View) -> None:
         """The eigenvectors of the factors, from scratch."""

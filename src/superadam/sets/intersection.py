@@ -156,9 +156,9 @@ class Intersection(ConvexSet):
         for each in self.sets:
             if not bool(each.relative_violation(x) <= limit):
                 raise ValueError(
-                    f"the Intersection was solved, and {each} does not hold: it is off by "
+                    f"the Intersection was solved, but {each} does not hold: it is off by "
                     f"{float(each.violation(x)):.2g}, which is more than rounding errors. Do its `argmin` and "
-                    "`violation` mean one set?"
+                    "`violation` describe the same set?"
                 )
 
     def violation(self, x: Tensor) -> Tensor:
@@ -287,8 +287,8 @@ class Sweep:
         names = ", ".join(type(each).__name__ for each in part.sets)
         raise ValueError(
             f"the Intersection of {names} was not solved in {MAX_SWEEPS} rounds: the points of two sets still differ "
-            f"by {least:g} of the largest coordinate, where {tol:g} is asked for. Either no x is in all of them, or "
-            "they meet at a very small angle in the metric d, as with many orders of magnitude in it"
+            f"by {least:g} of the largest coordinate; the tolerance is {tol:g}. Either no x is in all of them, or they "
+            "meet at a very small angle in the metric d, which happens if d spans many orders of magnitude"
         )
 
 

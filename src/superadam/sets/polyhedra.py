@@ -211,8 +211,8 @@ class OnRows:
                 return self.by_active_bounds(y, self.sets[0])
         raise ValueError(
             f"no point of {type(self.sets[0]).__name__} that meets all rows was found in {MAX_NEWTON} iterations: they "
-            f"are off by {least:g}, relative to the numbers in them. Is there such a point? Are there more than four "
-            "orders of magnitude in d?"
+            f"are off by {least:g}, relative to the numbers in them. Is there such a point? Does d span more than "
+            "four orders of magnitude?"
         )
 
     def by_active_bounds(self, y: Tensor, box: Intervals) -> Tensor:

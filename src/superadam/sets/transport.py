@@ -220,8 +220,8 @@ class _Plan:
             x = self.at(u, v)
             raise ValueError(
                 f"DoublyStochastic was not solved in {MAX_NEWTON} iterations: a sum is off by "
-                f"{_error(x.sum(-1) - self.r, x.sum(-2) - self.c):g}, where {goal:g} is asked for. Are there more than "
-                "twelve orders of magnitude in d or y?"
+                f"{_error(x.sum(-1) - self.r, x.sum(-2) - self.c):g}, more than the tolerance {goal:g}. Do d or y span "
+                "more than twelve orders of magnitude?"
             )
         return u, v
 

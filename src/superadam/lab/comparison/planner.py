@@ -93,7 +93,7 @@ class Planner:
             while True:
                 left = None if self._ends is None else max(0.0, self._ends - time.monotonic())
                 if not self._pipe.poll(left):
-                    raise ValueError(f"{what}: not done within --minutes. Give more, or fewer methods or tasks")
+                    raise ValueError(f"{what}: not done within --minutes. Give more minutes, or fewer methods or tasks")
                 kind, value = json.loads(self._pipe.recv_bytes())
                 if kind == "made":
                     return value
@@ -105,7 +105,7 @@ class Planner:
         except (EOFError, OSError):
             code = self._process.wait()
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise ValueError(f"{what}: the process that plans {how}") from None
+            raise ValueError(f"{what}: the planning process {how}") from None
 
 
 def _plain(value: Any) -> Any:

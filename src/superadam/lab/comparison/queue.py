@@ -69,9 +69,9 @@ class Queue:
             names = known(self._engine)
             if name not in names and known_to_optuna(self._engine, name):
                 raise ValueError(
-                    f"{masked(storage)} holds the comparison {name!r} in the form of an earlier version, which this "
-                    "one does not go on with. Choose another folder with --out; `superadam report` still reads the "
-                    "results.json of the old one"
+                    f"{masked(storage)} holds the comparison {name!r} of an earlier version, which this version "
+                    "cannot continue. Choose another folder with --out; `superadam report` still reads the old "
+                    "results.json"
                 )
             if name not in names and plan is None:
                 raise ValueError(

@@ -236,7 +236,7 @@ def check_environment(environment: Any, where: str) -> None:
     for one in earlier:
         seeds = one.get("report_seeds")
         if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
-            raise ValueError(f"{where}, environment: an earlier one lacks its report_seeds")
+            raise ValueError(f"{where}, environment: an entry of 'earlier' has no report_seeds")
 
 
 def _key(r: Record) -> tuple[Any, ...]:

@@ -160,7 +160,7 @@ def work(
         check_device(plan.device)
         if plan.task_file is not None:
             if own.digest(plan.task_file) != plan.task_digest:  # before any of it is run
-                raise ValueError(f"{plan.task_file} is not the task file that this comparison was begun with")
+                raise ValueError(f"{plan.task_file} is not the task file with which this comparison was started")
             own.load(plan.task_file)
         made = 0
         while not queue.ended:
@@ -185,7 +185,8 @@ def check_versions(plan: Plan, environment: dict[str, Any]) -> None:
     for name, found in here.items():
         if there[name] not in (None, found):
             raise ValueError(
-                f"{name} is {found} on this machine, and {there[name]} where the comparison was begun: install that"
+                f"{name} is {found} on this machine, and {there[name]} where the comparison was started: "
+                "install that version"
             )
 
 
