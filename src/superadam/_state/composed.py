@@ -138,7 +138,7 @@ class ComposedOptimizer(Optimizer):
     # ------------------------------------------------------------------------------------ state
 
     def _complete(self, plan: GroupPlan, p: Tensor) -> None:
-        """Create what is missing in the state of a parameter: at first, all of it."""
+        """Create the missing entries of a parameter's state."""
         state, group, parts = self.state[p], plan.group, plan.of(p)
         if "step" not in state:
             capturable = group["capturable"]
@@ -310,7 +310,7 @@ class ComposedOptimizer(Optimizer):
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
 
     def _reset(self) -> None:
-        """Make everything again that depends on the groups and the state, which have been replaced."""
+        """Rebuild everything that depends on the groups and the state, after they were replaced."""
         self._open_batch = self._last_half = self._dropped_batch = None
         self._within = {}
         self._plans = [self._new_plan(group) for group in self.param_groups]
@@ -341,7 +341,7 @@ class ComposedOptimizer(Optimizer):
 
 
 def _new_tensor(slot: Slot, p: Tensor, dtype: torch.dtype, *, like_p: bool) -> Tensor:
-    """A tensor of the state of p, with p's strides and sharding if it shall be `like_p`, and has p's shape."""
+    """A tensor of the state of p. If `like_p`, and it has p's shape, it has p's strides and sharding."""
     if like_p and tuple(slot.shape) == tuple(real(p).shape):
         return torch.full_like(real(p), slot.fill, dtype=dtype, memory_format=torch.preserve_format).detach()
     if slot.eye:
