@@ -497,7 +497,7 @@ def test_violation_of_the_largest_numbers_is_finite(name):
         (lambda: sets.Ordered(low=1.0).lmo(torch.ones(3)), "Give it low and high"),
         (lambda: sets.GroupL1Ball(-1.0), "0 <= r"),
         (lambda: sets.L1InfBall(1.0, group=None), "dimensions of a group"),
-        (lambda: sets.GroupL1Ball(1.0, group=1, dim=0).argmin(torch.ones(2, 2), 1.0), "must hold the dimensions"),
+        (lambda: sets.GroupL1Ball(1.0, group=1, dim=0).argmin(torch.ones(2, 2), 1.0), "must include the dimensions"),
         (lambda: sets.Sphere(0.0), "0 < r"),
     ],
 )

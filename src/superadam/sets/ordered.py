@@ -22,17 +22,18 @@ class Ordered(ConvexSet):
     r"""$\mathrm{low} \le x_1 \le x_2 \le \dots \le x_n \le \mathrm{high}$ for each slice along `dim`, or decreasing; or
     convex, $x_i \le \tfrac12 (x_{i-1} + x_{i+1})$, or concave.
 
-    An order is found by pooling adjacent violators, for all slices at once:
+    Increasing and decreasing order: pool adjacent violators, for all slices at once:
 
     $$x_i = \mathrm{clip}\Bigl(\max_{j \le i} \min_{k \ge i} \frac{\sum_{l=j}^k d_l y_l}{\sum_{l=j}^k d_l},\
         \mathrm{low},\ \mathrm{high}\Bigr)$$
 
-    A convex sequence has no such formula. It is solved as a `Polyhedron`, by its second differences, one slice after
-    the other and starting from the rows of the last step: for slices of up to some hundred coordinates.
+    Convex and concave order have no such formula. They are solved as a `Polyhedron` of second differences, one slice
+    after the other, starting from the active rows of the last step. Use them for slices of up to some hundred
+    coordinates.
 
     Args:
         order: "increasing", "decreasing", "convex" or "concave".
-        low: the least value; None for no bound.
+        low: the smallest value; None for no bound.
         high: the largest value; None for no bound. `lmo` needs both.
         dim: the dimension, or dimensions, of a slice; None for the whole tensor, in the order of its indices.
 
@@ -74,7 +75,7 @@ class Ordered(ConvexSet):
         return x if low == -math.inf and high == math.inf else x.clamp_(low, high)
 
     def _bent(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
-        """Of convex or concave slices along the last dimension."""
+        """The step for convex or concave slices along the last dimension."""
         n = y.shape[-1]
         rows = self._rows(n, y.device)
         if len(rows[0]) == 0:

@@ -7,8 +7,8 @@ Where the slice is the whole tensor, the sums are taken over blocks that stay in
 work in place: they write the solution into their first argument, and may write into the second.
 
 On a CPU the host checks for convergence. On other devices it does not (`may_look`), because the check would
-synchronise, and a CUDA graph cannot contain it. There the number of iterations is fixed, and slices that are done stay
-as they are.
+synchronise, and a CUDA graph cannot contain it. There the number of iterations is fixed, and slices that have converged
+no longer change.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ def tolerance(x: Tensor) -> float:
 
 
 def may_look(x: Tensor) -> bool:
-    """Whether the host may look at numbers of x in the middle of a step."""
+    """Whether the host may read numbers of x during a step."""
     return x.device.type == "cpu"
 
 
 def warm(root: Tensor | None) -> bool:
-    """Whether the host knows that all slices had a root in the last step. So will they now, as a rule."""
+    """Whether the host knows that all slices had a root in the last step, and so probably have one now."""
     return root is not None and may_look(root) and bool((root > 0).all())
 
 
 def everywhere(condition: Tensor) -> bool:
-    """Whether a condition holds everywhere. False if the host may not look."""
+    """Whether a condition holds everywhere. False if the host may not read it."""
     return may_look(condition) and bool(condition.all())
 
 
 def nowhere(condition: Tensor) -> bool:
-    """Whether a condition holds nowhere. False if the host may not look."""
+    """Whether a condition holds nowhere. False if the host may not read it."""
     return may_look(condition) and not bool(condition.any())
 
 
