@@ -141,7 +141,7 @@ class ComposedOptimizer(Optimizer):
     # ------------------------------------------------------------------------------------ state
 
     def _complete(self, plan: GroupPlan, p: Tensor) -> None:
-        """Create what is missing in the state of a parameter: at first, all of it."""
+        """Create the missing entries of a parameter's state."""
         state, group, parts = self.state[p], plan.group, plan.of(p)
         if "step" not in state:
             capturable = group["capturable"]
@@ -312,7 +312,7 @@ class ComposedOptimizer(Optimizer):
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
 
     def _reset(self) -> None:
-        """Make everything again that depends on the groups and the state, which have been replaced."""
+        """Rebuild everything that depends on the groups and the state, after they were replaced."""
         self._open_batch = self._last_half = self._dropped_batch = None
         self._within = {}
         self._plans = [self._new_plan(group) for group in self.param_groups]

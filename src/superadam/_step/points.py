@@ -311,7 +311,7 @@ class _Notice:
         iterate = next(plan.parts.iterate for plan in opt._plans if _settles(plan))
         warn(
             f"The model is in eval mode, but its parameters hold the point where {iterate} takes gradients, not the "
-            "result: evaluate inside of `with opt.at_x():`, or call opt.eval() before and opt.train() afterwards."
+            "result: evaluate inside `with opt.at_x():`, or call opt.eval() before and opt.train() afterwards."
         )
 
 

@@ -87,7 +87,7 @@ class Probes:
             except StopIteration:
                 assert self.batches is not None
                 self._iterator = iter(self.batches)
-        raise ValueError("batches= has no batch. An iterator comes to its end once: give the loader itself.")
+        raise ValueError("batches= has no batch left. An iterator can be used only once: pass the loader itself.")
 
     def _gradient(self, loss: Tensor) -> Gradients:
         params = [p for p in self.opt._parameters() if p.requires_grad]
