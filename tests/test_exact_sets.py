@@ -491,7 +491,7 @@ def test_violation_of_the_largest_numbers_is_finite(name):
         (lambda: sets.CappedSimplex(1.0, 0.1, low=0.2), "low <= cap"),
         (lambda: sets.CappedSimplex(1.0, 1.0, low=0.4).argmin(torch.zeros(3), 1.0), "bounds sum to 1.2, more than"),
         (lambda: sets.Ordered("bent"), "'increasing', 'decreasing', 'convex' or 'concave'"),
-        (lambda: sets.Ordered("convex", 0.0, 1.0).lmo(torch.ones(3)), "an increasing or decreasing order"),
+        (lambda: sets.Ordered("convex", 0.0).lmo(torch.ones(3)), "Give it low and high"),
         (lambda: sets.Ordered("convex").argmin(torch.ones(2, 501), 1.0), "at most 500 coordinates, and these have 501"),
         (lambda: sets.Ordered(low=1.0, high=0.0), "low <= high"),
         (lambda: sets.Ordered(low=1.0).lmo(torch.ones(3)), "Give it low and high"),

@@ -154,7 +154,7 @@ def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator
                 inside = [(opt, buffers) for opt, buffers in kept if opt._open_batch is batch]  # stepped in this loop
                 for opt, buffers in inside:
                     buffers.restore()
-                    opt._met.add(met.owners())
+                    opt._met.update(met.owners())
                 if inside:
                     met.restore()
             with met.watch(due and not second):

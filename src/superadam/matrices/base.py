@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from superadam._state.parts import Part, check
-from superadam._step.tensors import Scalar, add_scaled, over
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -171,7 +170,8 @@ class Matrix(Part, kind="matrix"):
         raise NotImplementedError(f"{type(self).__name__} has no eigen")
 
     def factors(self, s: View) -> dict[str, Tensor]:
-        """The symmetric factors of a tensor's H_t, in batches, for the monitor."""
+        """The symmetric factors of a tensor's H_t, in batches, for the monitor. A diagonal factor is given as its
+        diagonal."""
         return {}
 
     @property
@@ -198,20 +198,6 @@ class Matrix(Part, kind="matrix"):
             return lambda v: self.solve(s, v)
         rotate, d, back = self.eigen(s)
         return lambda v: back(rotate(v) / d)
-
-    def descend(self, s: View, x: Tensor, g: Tensor, eta: Scalar, H: Tensor | None = None) -> None:
-        """x ← x - η H⁻¹ g. It calls `solve`, or divides in place if H is diagonal. `H` is the diagonal, if already
-        computed."""
-        if type(self).solve is not Matrix.solve:
-            return add_scaled(x, self.solve(s, g), -eta)
-        H = self.H(s) if H is None else H
-        if self.multiple_of_identity:
-            x.addcmul_(g, eta / H, value=-1)
-        elif isinstance(eta, float):
-            x.addcdiv_(g, H, value=-eta)
-        else:
-            x.addcdiv_(g * eta, H, value=-1)
-        return None
 
     def observe(self, s: View, grad: Tensor) -> None:
         """Called by `opt.observe()`: `grad` is a gradient that the user computed for H_t, not for the step."""
@@ -262,14 +248,3 @@ def check_options(matrix: Any) -> None:
     for name in ("lam", "eps", "v_0"):
         value = getattr(matrix, name, 0.0)
         check(value >= 0, name, value, f"{name} >= 0")
-
-
-def root(s: View, v: Tensor, beta: float, bias_correction: bool) -> Tensor:
-    """√v, with v divided by 1 - β^t if `bias_correction` is true."""
-    h = v.sqrt()
-    return over(h, correction(s, beta)) if bias_correction else h
-
-
-def correction(s: View, beta: float) -> Scalar:
-    """√(1 - β^t)."""
-    return s.at_age(lambda t: (1 - beta**t) ** 0.5)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from superadam._state.parts import check
 from superadam._step.tensors import clip, each, join, plus, power
-from superadam.matrices.base import STILL, Matrix, check_options, root
+from superadam.matrices.base import STILL, Matrix, check_options
+from superadam.matrices.paper import root
 
 if TYPE_CHECKING:
     from superadam._step.view import View

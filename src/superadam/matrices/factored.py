@@ -10,7 +10,8 @@ from torch import Tensor
 
 from superadam._state.parts import check
 from superadam._step.tensors import Scalar, TensorList
-from superadam.matrices.base import Matrix, Rotation, Slot, check_options, correction
+from superadam.matrices.base import Matrix, Rotation, Slot, check_options
+from superadam.matrices.paper import correction
 
 if TYPE_CHECKING:
     from superadam._step.view import View

@@ -92,7 +92,7 @@ class Kronecker(PerTensor, abstract=True):
 
     def slots(self, x: Tensor) -> dict[str, Slot]:
         batch, *shape = self.size(x)
-        slots = {"failures": Slot((batch,))}
+        slots = {"retries": Slot((batch,)), "failures": Slot((batch,))}
         for side, dim in self.sides(*shape):
             n = shape[dim]
             slots |= {side: Slot((batch, n, n)), f"{self.made}{side}": Slot((batch, n, n), 1.0, eye=True)}
@@ -158,14 +158,14 @@ class Kronecker(PerTensor, abstract=True):
         self.count(s, trouble)
 
     def count(self, s: View, trouble: Trouble) -> None:
-        """Count in `failures`, for each matrix: how often a decomposition failed in float32, and as a fraction, in
-        eighths, how often in a row in float64 too."""
-        in_a_row = s.failures.frac() * 8
-        s.failures.floor_()
+        """Count for each matrix: `retries`, how often a decomposition failed in float32, and `failures`, how often in a
+        row in float64 too."""
+        in_a_row = s.failures.clone()
+        s.failures.zero_()
         for i in trouble.again:
-            s.failures[i] += 1
+            s.retries[i] += 1
         for i in trouble.failed:
-            s.failures[i] += (in_a_row[i] + 1).clamp(max=TOLERATED + 1) / 8
+            s.failures[i] = in_a_row[i] + 1
             if in_a_row[i] >= TOLERATED:
                 often = f"{TOLERATED + 1} times in a row"
                 raise RuntimeError(f"{trouble.what}: decomposition failed {often}: {trouble.error}") from trouble.error

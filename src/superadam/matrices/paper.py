@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam._step.tensors import dot, norm2, plus
-from superadam.matrices.base import Matrix, MultipleOfIdentity, check_options, root
+from superadam._step.tensors import Scalar, dot, norm2, over, plus
+from superadam.matrices.base import Matrix, MultipleOfIdentity, check_options
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -175,3 +175,14 @@ class BeliefNorm(MultipleOfIdentity):
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
         (surprise2,) = totals
         s.b.lerp_(surprise2.sqrt(), 1 - self.beta2)
+
+
+def root(s: View, v: Tensor, beta: float, bias_correction: bool) -> Tensor:
+    """√v, with v divided by 1 - β^t if asked."""
+    h = v.sqrt()
+    return over(h, correction(s, beta)) if bias_correction else h
+
+
+def correction(s: View, beta: float) -> Scalar:
+    """√(1 - β^t)."""
+    return s.at_age(lambda t: (1 - beta**t) ** 0.5)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from superadam._state.parts import check
 from superadam.matrices.base import Matrix
 
-__all__ = ["LinAlgError", "PerTensor", "Trouble", "descending", "eigh", "orthogonal", "retried"]
+__all__ = ["LinAlgError", "PerTensor", "Trouble", "descending", "eigh", "orthogonal", "retried", "spectrum"]
 
 LinAlgError: Any = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 Decomposition = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -135,6 +135,12 @@ def eigh(A: Tensor, what: str) -> tuple[Tensor, Tensor]:
             raise not_finite(what) from None
     values, Q = descending(A.double())
     return values.to(A), Q.to(A)
+
+
+def spectrum(A: Tensor) -> Tensor:
+    """The eigenvalues of a batch of symmetric matrices, the least first; of diagonal ones, given as their diagonals."""
+    values: Tensor = torch.linalg.eigvalsh(A) if A.dim() == 3 else A.sort(-1).values
+    return values
 
 
 def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:

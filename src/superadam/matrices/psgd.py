@@ -10,7 +10,7 @@ from torch import Tensor
 
 from superadam._state.parts import check
 from superadam.matrices.base import Rotation, Slot
-from superadam.matrices.per_tensor import PerTensor
+from superadam.matrices.per_tensor import PerTensor, spectrum
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -103,11 +103,11 @@ class PSGDKron(PerTensor):
             Q[..., i, right] -= change[..., i, right] @ Q[..., right, right]
 
     def factors(self, s: View) -> dict[str, Tensor]:
-        return {name: Q.mT @ Q if Q.dim() == 3 else Q.square().diag_embed() for name, Q in (("L", s.QL), ("R", s.QR))}
+        return {name: Q.mT @ Q if Q.dim() == 3 else Q.square() for name, Q in (("L", s.QL), ("R", s.QR))}
 
     def eigenvalues(self, s: View) -> Tensor:
         """The eigenvalues of H_t, for the monitor."""
-        left, right = (torch.linalg.eigvalsh(A) for A in self.factors(s).values())
+        left, right = map(spectrum, self.factors(s).values())
         inverse: Tensor = left.unsqueeze(-1) * right.unsqueeze(-2) * self.shrink(self.whiten(s, s.estimates))
         return 1 / inverse
 

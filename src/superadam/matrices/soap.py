@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from superadam._state.parts import check
-from superadam.matrices.base import Slot, check_options, root
+from superadam.matrices.base import Slot, check_options
 from superadam.matrices.kronecker import SIDES, Kronecker, outer
+from superadam.matrices.paper import root
 
 if TYPE_CHECKING:
     from superadam._step.view import View

@@ -47,7 +47,10 @@ class Zero(Matrix):
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
         if others.constraint is not None and not others.constraint.bounded:
             name = type(others.constraint).__name__
-            return f"only a bounded set ends a step with H → 0, and {name} is not, or has no lmo: use SpectralBall, say"
+            return (
+                f"only a bounded set ends a step with H → 0, and {name} is not, or has no lmo: "
+                f"{others.constraint.no_lmo}. Sets that have one are, say, SpectralBall, L2Ball and Simplex"
+            )
         if others.stepsize is not None:
             return f"lr is a share of the way, and {others.stepsize} makes something else of it: use stepsize=None"
         if others.penalty is not None:

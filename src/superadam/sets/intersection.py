@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -62,6 +62,11 @@ class Intersection(ConvexSet):
     """
 
     sets: tuple[ConvexSet, ...]
+
+    no_lmo: ClassVar[str] = (
+        "it would be a linear or convex program in every step. Use an adaptive matrix, for which line 9 on it is "
+        "exact; of a box and a sum, CappedSimplex and BoxSection have an lmo"
+    )
 
     def __init__(self, *members: ConvexSet, sets: Iterable[ConvexSet] = ()) -> None:
         object.__setattr__(self, "sets", (*members, *sets))

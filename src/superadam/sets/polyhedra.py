@@ -46,6 +46,10 @@ class Polyhedron(LinearSet):
     b: Tensor
 
     inequality: ClassVar[bool] = True
+    no_lmo: ClassVar[str] = (
+        "it would be a linear program in every step. Use an adaptive matrix, for which line 9 on it is exact, or a set "
+        "whose lmo is known: Box, CappedSimplex, BoxSection, DoublyStochastic, Ordered"
+    )
 
     @classmethod
     def _refuse_unknown(cls, options: dict[str, Any], error: type[Exception]) -> None:
