@@ -6,6 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from superadam import SuperAdam, matrices, schedules
 from superadam._step import stages
+from superadam.matrices import products
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
@@ -110,3 +111,19 @@ def test_tensors_that_are_refreshed_together_are_refreshed_as_each_alone(name, m
     monkeypatch.setattr(stages, "_refresh_some", alone)
     torch.testing.assert_close(together, trained(), rtol=1e-12, atol=1e-12)
     assert set(calls) == {2, 3}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("rows", [20, 300, 600])
+def test_symmetric_products_by_blocks_are_those_of_the_whole(rows, batch, dtype):
+    """With rows that are no multiple of a block, and transposed matrices."""
+    X = torch.randn(batch, 40, rows, dtype=dtype).mT
+    C = products.symmetric(X, X.mT)
+    close = {"atol": 0.5, "rtol": 0.02} if dtype is torch.bfloat16 else {}
+    with torch.no_grad():
+        torch.testing.assert_close(products.symmetric(X, X.mT), C, **close)
+        torch.testing.assert_close(products.symmetric(X, X.mT, C, beta=0.5, alpha=2.0), 2.5 * C, **close)
+        A = C.clone()
+        products.add_gram(A, X, 0.5, 2.0)
+    torch.testing.assert_close(A, 2.5 * C, **close)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Layout", "facts", "grouped"]
 
 BATCH = 1 << 22  # coordinates of the tensors of one shape that go together
+ALONE = 1 << 17  # coordinates from which they do not, on a CPU
 
 
 def facts(
@@ -142,8 +143,13 @@ def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: 
 
 
 def _lots(matrix: Matrix, params: list[Tensor]) -> list[list[Tensor]]:
-    """Tensors with matrices of their own in batches that bound the memory of a step; all others together."""
-    size = max(1, BATCH // max(1, params[0].numel())) if matrix.scope == "tensor" else len(params)
+    """Tensors with matrices of their own in batches that bound the memory of a step; all others together.
+
+    Large ones are alone on a CPU: their products take as long in one call as in several, without the copies.
+    """
+    n = max(1, params[0].numel())
+    large = n >= ALONE and params[0].device.type == "cpu"
+    size = (1 if large else max(1, BATCH // n)) if matrix.scope == "tensor" else len(params)
     return [params[i : i + size] for i in range(0, len(params), size)]
 
 
