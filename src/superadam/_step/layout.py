@@ -68,7 +68,7 @@ class Layout:
     def __init__(self, plan: GroupPlan, params: list[Tensor], states: list[State], turns: dict[Tensor, int]) -> None:
         group, parts = plan.group, plan.of(params[0])
         self.group, self.parts, self.params, self.states = group, parts, params, states
-        self.refresh_seconds = 0.0
+        self.plan = plan
         self.left_out: Any = 0  # matrices whose gradient was not finite, counted on the device
         # whether a step refuses gradients that are not finite, because the host sees them without waiting
         self.refuses = parts.matrix.has_factors and not refusals.waits(params[0])

@@ -140,7 +140,7 @@ def _refresh(s: View) -> None:
         s.matrix.refresh(s.some(due).bound())
     elif due:
         _refresh_some(s, due)
-    s.layout.refresh_seconds += time.perf_counter() - start  # for the monitor
+    s.layout.plan.refresh_seconds += time.perf_counter() - start
 
 
 def _refresh_some(s: View, due: list[int]) -> None:

@@ -23,8 +23,9 @@ Args:
     beta2: weight of the old second moment, for the parameters with Adam's matrix.
     rate: learning rate of the parameters with Adam's matrix, divided by lr.
     split: patterns of parameter names, and the number of matrices to cut their rows into: `{"*qkv*": 3}`, for which
-        "qkv" is short. A tuple gives the rows of each, for grouped-query attention: `{"*qkv*": (4096, 1024, 1024)}`.
-        The number of heads makes each head a matrix, that of a convolution's groups each group.
+        "qkv" is short; for torch's MultiheadAttention, `{"*in_proj_weight": 3}`. A tuple gives the rows of each, for
+        grouped-query attention: `{"*qkv*": (4096, 1024, 1024)}`. The number of heads makes each head a matrix, that
+        of a convolution's groups each group.
     batch_dims: number of leading dimensions that count matrices; for some parameters only: `{"*experts*": 1}`. A name
         that matches several patterns has the last; the same pattern here and in `split` has both.
     names: patterns of the names of parameters with Adam's matrix, whatever their shape is.
