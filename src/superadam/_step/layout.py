@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Layout", "facts", "grouped"]
 
 BATCH = 1 << 22  # coordinates of the tensors of one shape that go together
+ALONE = 1 << 17  # coordinates from which they do not, on a CPU
 
 
 def facts(
@@ -65,7 +66,7 @@ class Layout:
     def __init__(self, plan: GroupPlan, params: list[Tensor], states: list[State], turns: dict[Tensor, int]) -> None:
         group, parts = plan.group, plan.of(params[0])
         self.group, self.parts, self.params, self.states = group, parts, params, states
-        self.refresh_seconds = 0.0
+        self.plan = plan
         self.left_out: Any = 0  # matrices whose gradient was not finite, counted on the device
         # whether a step refuses gradients that are not finite, because the host sees them without waiting
         self.refuses = parts.matrix.has_factors and not refusals.waits(params[0])
@@ -113,12 +114,16 @@ def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: 
 
 
 def _lots(matrix: Matrix, params: list[Tensor], turns: dict[Tensor, int]) -> list[list[Tensor]]:
-    """Tensors with matrices of their own in batches that bound the memory of a step; all others together."""
+    """Tensors with matrices of their own in batches that bound the memory of a step; all others together.
+
+    Large ones are alone on a CPU: their products take as long in one call as in several, without the copies.
+    """
     if matrix.scope != "tensor":
         return [params]
     # those that are refreshed in the same step are neighbours, so that this can be done in place
     params = sorted(params, key=lambda p: turns.get(p, 0) % getattr(matrix, "every", 1))
-    size = max(1, BATCH // max(1, params[0].numel()))
+    n = max(1, params[0].numel())
+    size = 1 if n >= ALONE and params[0].device.type == "cpu" else max(1, BATCH // n)
     return [params[i : i + size] for i in range(0, len(params), size)]
 
 
