@@ -65,7 +65,7 @@ class _Kernel:
         try:
             self.traced([_example(t, 16) for t in tensors], None, gamma, self.formulas)
             scalars, n = [gamma for _ in (*self.formulas, "gamma")], len(tensors)
-            self.run = _compile(
+            self.run, self.uses_x = _compile(
                 lambda *args: self.traced(args[:n], args[n:-1], args[-1], []),
                 [_example(t) for t in (*tensors, *scalars)],
             )
@@ -86,7 +86,22 @@ class _Kernel:
     def tensors(self, view: View, i: int) -> list[Tensor]:
         grad, state = view.grads[i], view.states[i]
         of_i = [view.params[i], *(() if grad is None else (grad,)), *(state[name] for name in self.held)]
-        return [t if t.dim() == 1 else flattened(t) for t in of_i]
+        return [flattened(t) for t in of_i]
+
+    def run_end_to_end(self, view: View, numbers: Sequence[Tensor]) -> list[int]:
+        """Run it on all small tensors, in one call for each lot. Return those."""
+        done: list[int] = []
+        run = cast(Callable[..., Any], self.run)
+        for which, sizes, vectors in view.layout.end_to_end:
+            params = [flattened(view.params[i]) for i in which]
+            # Where x is not used, only its length is.
+            x = torch.cat(params) if self.uses_x else next(iter(vectors.values()))
+            grad = [torch.cat([flattened(cast(Tensor, view.grads[i])) for i in which])] if self.has_grad else []
+            run(x, *grad, *vectors.values(), *numbers)
+            if self.uses_x:
+                torch.split_with_sizes_copy(x, sizes, out=params)
+            done += which
+        return done
 
     def numbers(self, view: View) -> list[Tensor]:
         return [view.scalars[name].to(view.params[0].device) for name in self.scalars]
@@ -110,31 +125,37 @@ class _Kernel:
         return list(zip(*map(column, weights), strict=True))
 
 
-def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[..., Any] | None:
+def _compile(function: Callable[..., Sums], example: list[Tensor]) -> tuple[Callable[..., Any] | None, bool]:
     """A kernel for tensors of any length, from a function that need not be known to torch.compile.
 
-    None if the function asks for the length, so that a kernel would be for one length alone.
+    None if the function asks for the length, so that a kernel would be for one length alone. And whether it reads or
+    writes the numbers of its first tensor.
     """
     from torch._inductor import config  # takes seconds to import
     from torch._inductor.compile_fx import compile_fx
     from torch.fx.experimental.proxy_tensor import make_fx
 
     graph = make_fx(function, tracing_mode="symbolic")(*example)
-    inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    inputs = [node.meta["val"] for node in nodes]
+    used = any(isinstance(user.meta.get("val"), Tensor) for user in nodes[0].users)
     if any(n.node.maybe_as_int() is not None for t in inputs for n in t.shape):
-        return None
+        return None, used
     if example[0].device.type != "cpu":
         torch._check(inputs[0].shape[0] % tiles.MULTIPLE == 0)  # type: ignore[no-untyped-call]
     # torch's cache of graphs would refuse this one, with a message. The compiled code is cached all the same.
     with config.patch(fx_graph_cache=False):
-        return cast(Callable[..., Any], compile_fx(graph, inputs))
+        return cast(Callable[..., Any], compile_fx(graph, inputs)), used
 
 
 _kernels: dict[Any, _Kernel] = {}
 
 
-def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
-    """Run `line(view, gamma)` on some of the parameters by a kernel. Return those, or [] if there is no kernel."""
+def _call(line: Line, view: View, which: list[int], gamma: Scalar, *, small: bool) -> list[int]:
+    """Run `line(view, gamma)` on some of the parameters by a kernel, and on all that are `small` if it can.
+
+    Return those that it ran on: none if there is no kernel.
+    """
     if not which:
         return []
     first = view.params[0]
@@ -153,13 +174,16 @@ def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
         return []
     numbers, weights = kernel.numbers(view), kernel.weights(view, gamma)
     # All arguments first: a kernel empties the cache, and Python is slow until its own data are back.
-    for args in [(*kernel.tensors(view, i), *numbers, *weights[i]) for i in which]:
+    calls = [(*kernel.tensors(view, i), *numbers, *weights[i]) for i in which]
+    small = small and all(weight is of_all for row in weights for weight, of_all in zip(row, weights[0], strict=True))
+    done = kernel.run_end_to_end(view, [*numbers, *weights[0]]) if small else []
+    for args in calls:
         kernel.run(*args)
-    return which
+    return [*which, *done]
 
 
 class Compiled(Tiles):
-    """A kernel of our own for each line, for tensors that are not small; the others run as tiles, or as a list."""
+    """A kernel of our own for each line. On a CPU it takes the small tensors in one call; elsewhere they are a list."""
 
     name, rank = "compiled", 20
     devices: ClassVar[set[str]] = {"cpu", "cuda"}
@@ -177,7 +201,8 @@ class Compiled(Tiles):
         return super().objection(view) or (None if view.layout.large else "all tensors are small")
 
     def remark(self, view: View) -> str | None:
-        others = len(view.params) - len(view.layout.large)
+        small = tiles.lots_of_small(view) if self._of_others(view) is TILES else []
+        others = len(view.params) - len(view.layout.large) - sum(map(len, small))
         return f"{others} of them by {self._of_others(view).name}: small, or laid out otherwise" if others else None
 
     def _of_others(self, view: View) -> Way:
@@ -191,11 +216,11 @@ class Compiled(Tiles):
         )
         done: list[int] = []
         if usual and not measured and view.layout.elementwise[line_9]:
-            large = view.layout.large
-            if not view.layout.aligned_with(view.grads):
+            large, aligned = view.layout.large, view.layout.aligned_with(view.grads)
+            if not aligned:
                 large = [i for i in large if tiles.aligned(view, [i])]
-            done = _call(line, view, large, gamma)
-        left = sorted({*range(len(view.params))} - {*done})
-        if not left:
+            done = _call(line, view, large, gamma, small=aligned and self._of_others(view) is TILES)
+        if len(done) == len(view.params):
             return []
+        left = sorted({*range(len(view.params))} - {*done})
         return self._of_others(view).run(line, view.some(left), gamma, line_9=line_9, reading=reading)

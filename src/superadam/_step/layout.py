@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,7 @@ from superadam._state.owners import Place, everywhere
 from superadam._state.phases import BETWEEN, RESTARTED
 from superadam._state.sharding import sharding
 from superadam._step import tiles
-from superadam._step.tensors import real, state_dtype
+from superadam._step.tensors import flattened, real, state_dtype
 from superadam._step.view import State, View
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Layout:
             (part, slice(-last, None) if part is parts.stepsize else slice(-last or None)) for part in self.sharing
         ]
         self.at_once = parts.at_once and group["clip"] is None and not self.facts["apart"]
-        self._geometry, self._tensors = self._geometry_now(), [s.get(name) for s in states for name in self.names]
+        self._geometry, self._tensors = self._geometry_now(), self._tensors_now()
         self.ways: dict[tuple[bool, ...], Way] = {}  # what `dispatch.choose` has chosen
         self.in_one_piece = tiles.in_one_piece(params)
         self.elementwise = tuple(parts.elementwise(line_9=line_9) for line_9 in (False, True))
@@ -101,11 +102,31 @@ class Layout:
     def _geometry_now(self) -> list[Any]:
         return [(p.shape, p.stride(), p.dtype, p.device) for p in self.params]
 
+    def _tensors_now(self) -> list[Any]:
+        return [s.get(name) for s in self.states for name in self.names]
+
+    @cached_property
+    def end_to_end(self) -> list[tuple[list[int], list[int], State]]:
+        """The small parameters in lots: which, their sizes, and each tensor of their state as one vector for all.
+
+        The states hold views of these vectors from then on.
+        """
+        lots = []
+        for which in tiles.lots_of_small(self.view({}, grads=[None] * len(self.params))):
+            sizes, vectors = [self.params[i].numel() for i in which], {}
+            for name in self.names:
+                vectors[name] = torch.cat([flattened(self.states[i][name]) for i in which])
+                for i, part in zip(which, torch.split(vectors[name], sizes), strict=True):
+                    self.states[i][name] = part.as_strided(self.params[i].shape, self.params[i].stride())
+            lots.append((which, sizes, vectors))
+        self._tensors, self.bound = self._tensors_now(), {}
+        return lots
+
     def is_current(self, states: dict[Tensor, State]) -> bool:
         """Whether the parameters still look the same, and the same tensors are their state."""
         return (
             not any(map(operator.is_not, map(states.get, self.params), self.states))
-            and not any(map(operator.is_not, [s.get(name) for s in self.states for name in self.names], self._tensors))
+            and not any(map(operator.is_not, self._tensors_now(), self._tensors))
             and self._geometry_now() == self._geometry
         )
 
