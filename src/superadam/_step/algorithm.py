@@ -127,7 +127,7 @@ class AlgorithmOne(ComposedOptimizer):
             len(params) == len(plan.params)
             and not any(map(operator.is_not, params, plan.params))
             and all([layout.is_current(self.state) for layout in plan.layouts or ()])
-            and all([p.grad.shape == p.shape and p.grad.layout is torch.strided for p in params])  # type: ignore[union-attr]
+            and all([g.shape == p.shape and g.layout is torch.strided for p in params for g in (p.grad,)])  # type: ignore[union-attr]
         )
 
     def _layouts(self, plan: GroupPlan) -> list[Layout]:

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from superadam._state.phases import PENDING
 from superadam._step import tiles
@@ -51,6 +53,18 @@ class _Traced(View):
         return self.at_step(name)
 
 
+class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Finds out whether operations read or write a tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tensor, self.found = tensor, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found |= any(leaf is self.tensor for leaf in tree_leaves((args, kwargs)))
+        return func(*args, **(kwargs or {}))
+
+
 class _Kernel:
     """One line for one composition: a function of x, gradient, buffers, scalars, values of the formulas of t, and γ."""
 
@@ -63,9 +77,12 @@ class _Kernel:
         gamma = torch.zeros((), dtype=state_dtype(view.params[0]), device=view.params[0].device)
         token = tracing.set(True)
         try:
-            self.traced([_example(t, 16) for t in tensors], None, gamma, self.formulas)
+            short = [_example(t, 16) for t in tensors]
+            with _Uses(short[0]) as of_x:
+                self.traced(short, None, gamma, self.formulas)
+            self.uses_x = of_x.found
             scalars, n = [gamma for _ in (*self.formulas, "gamma")], len(tensors)
-            self.run, self.uses_x = _compile(
+            self.run = _compile(
                 lambda *args: self.traced(args[:n], args[n:-1], args[-1], []),
                 [_example(t) for t in (*tensors, *scalars)],
             )
@@ -117,35 +134,33 @@ class _Kernel:
 
         def column(weight: Scalar) -> list[Tensor]:
             if isinstance(weight, Tensor | TensorList):
-                there = [w.to(device, dtype, non_blocking=True) for w in each(weight)]
-            else:
-                there = [torch.full((), weight, dtype=dtype, device=device)]  # a CUDA graph holds no copy from the host
-            return there if len(there) == n else there * n
+                return [w.to(device, dtype, non_blocking=True) for w in each(weight)]
+            return [torch.full((), weight, dtype=dtype, device=device)]  # a CUDA graph holds no copy from the host
 
-        return list(zip(*map(column, weights), strict=True))
+        columns = [column(weight) for weight in weights]
+        if all(len(there) == 1 for there in columns):
+            return [[there[0] for there in columns]] * n
+        return list(zip(*(there if len(there) == n else there * n for there in columns), strict=True))
 
 
-def _compile(function: Callable[..., Sums], example: list[Tensor]) -> tuple[Callable[..., Any] | None, bool]:
+def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[..., Any] | None:
     """A kernel for tensors of any length, from a function that need not be known to torch.compile.
 
-    None if the function asks for the length, so that a kernel would be for one length alone. And whether it reads or
-    writes the numbers of its first tensor.
+    None if the function asks for the length, so that a kernel would be for one length alone.
     """
     from torch._inductor import config  # takes seconds to import
     from torch._inductor.compile_fx import compile_fx
     from torch.fx.experimental.proxy_tensor import make_fx
 
     graph = make_fx(function, tracing_mode="symbolic")(*example)
-    nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    inputs = [node.meta["val"] for node in nodes]
-    used = any(isinstance(user.meta.get("val"), Tensor) for user in nodes[0].users)
+    inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     if any(n.node.maybe_as_int() is not None for t in inputs for n in t.shape):
-        return None, used
+        return None
     if example[0].device.type != "cpu":
         torch._check(inputs[0].shape[0] % tiles.MULTIPLE == 0)  # type: ignore[no-untyped-call]
     # torch's cache of graphs would refuse this one, with a message. The compiled code is cached all the same.
     with config.patch(fx_graph_cache=False):
-        return cast(Callable[..., Any], compile_fx(graph, inputs)), used
+        return cast(Callable[..., Any], compile_fx(graph, inputs))
 
 
 _kernels: dict[Any, _Kernel] = {}
@@ -175,8 +190,8 @@ def _call(line: Line, view: View, which: list[int], gamma: Scalar, *, small: boo
     numbers, weights = kernel.numbers(view), kernel.weights(view, gamma)
     # All arguments first: a kernel empties the cache, and Python is slow until its own data are back.
     calls = [(*kernel.tensors(view, i), *numbers, *weights[i]) for i in which]
-    small = small and all(weight is of_all for row in weights for weight, of_all in zip(row, weights[0], strict=True))
-    done = kernel.run_end_to_end(view, [*numbers, *weights[0]]) if small else []
+    alike = weights[0] is weights[-1]
+    done = kernel.run_end_to_end(view, [*numbers, *weights[0]]) if small and alike else []
     for args in calls:
         kernel.run(*args)
     return [*which, *done]

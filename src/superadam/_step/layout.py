@@ -86,6 +86,8 @@ class Layout:
         ]
         self.at_once = parts.at_once and group["clip"] is None and not self.facts["apart"]
         self._geometry, self._tensors = self._geometry_now(), self._tensors_now()
+        self._views: list[Tensor] = []  # of the vectors of `end_to_end`
+        self._pointers: list[int] = []
         self.ways: dict[tuple[bool, ...], Way] = {}  # what `dispatch.choose` has chosen
         self.in_one_piece = tiles.in_one_piece(params)
         self.elementwise = tuple(parts.elementwise(line_9=line_9) for line_9 in (False, True))
@@ -120,6 +122,8 @@ class Layout:
                     self.states[i][name] = part.as_strided(self.params[i].shape, self.params[i].stride())
             lots.append((which, sizes, vectors))
         self._tensors, self.bound = self._tensors_now(), {}
+        self._views = [self.states[i][name] for which, _, _ in lots for i in which for name in self.names]
+        self._pointers = [view.data_ptr() for view in self._views]
         return lots
 
     def is_current(self, states: dict[Tensor, State]) -> bool:
@@ -128,6 +132,7 @@ class Layout:
             not any(map(operator.is_not, map(states.get, self.params), self.states))
             and not any(map(operator.is_not, self._tensors_now(), self._tensors))
             and self._geometry_now() == self._geometry
+            and [view.data_ptr() for view in self._views] == self._pointers  # `tensor.data = …` leads elsewhere
         )
 
     def view(self, scalars: dict[str, Tensor], grads: list[Tensor | None] | None = None, moves: bool = False) -> View:
@@ -142,10 +147,10 @@ class Layout:
         """Whether these gradients, if there are any, have their coordinates in the order of parameters and state."""
         if not self.aligned or grads[0] is None:
             return self.aligned
-        if any([g.dtype is not self.dtype for g in grads]):
-            return False
-        if self.contiguous and all([g.is_contiguous() for g in grads]):
+        if self.contiguous and all([g.dtype is self.dtype and g.is_contiguous() for g in grads]):
             return True
+        if any(g.dtype is not self.dtype for g in grads):
+            return False
         return all(tiles.alike([p, g]) for p, g in zip(self.params, grads, strict=True))
 
 
