@@ -2,6 +2,8 @@
 
 python scripts/compiled_step.py [model …] [--rounds 30] [--write]
 
+A second table has the parts of a step with τ = 1: the kernels of its two halves, and what is outside of them.
+
 The models are those of `superadam bench`: by default mlp, resnet18 and gpt2-small (12 GB of memory). All run with one
 thread, and times are of the processor's clock: what other programs do at the same time matters less. With τ = 1 a step
 is both of its halves. `--write` keeps the results in docs/data/compiled_step.json and makes the tables of
@@ -9,16 +11,20 @@ docs/compatibility.md of them.
 """
 
 import argparse
+import collections
+import contextlib
 import datetime
 import gc
 import json
 import statistics
 import time
 from pathlib import Path
+from unittest import mock
 
 import torch
 
 from superadam import SuperAdam, create, list_methods, matrices
+from superadam._step import compiled, stages
 from superadam._step.tensors import compiled_step
 from superadam.bench.candidates import Candidate, Trial, gradients
 from superadam.bench.models import SHAPES
@@ -29,6 +35,12 @@ MARKS = "<!-- compiled_step.py -->", "<!-- end of compiled_step.py -->"
 MARKS_METHODS = "<!-- compiled_step.py, methods -->", "<!-- end of compiled_step.py, methods -->"
 MODELS = ("mlp", "resnet18", "gpt2-small")
 COMPILED, FUSED = "`torch.compile` of torch's AdamW", "torch's AdamW, fused"
+CASE_1, CASE_4A = "case 1, τ = 1, `compile=True`", "case 4a, τ = 1, `compile=True`"
+FIRST, SECOND, OUTSIDE = "kernel of the first half", "kernel of the second half", "outside of the kernels"
+HALVES = {stages.move_and_prepare: FIRST, stages.absorb: SECOND}
+# Tensors that are read and written. Each has four bytes per parameter.
+MOVED = {(FUSED, ""): (4, 3), (CASE_1, FIRST): (4, 2), (CASE_1, SECOND): (3, 2)}
+MOVED |= {(CASE_4A, FIRST): (4, 2), (CASE_4A, SECOND): (4, 3)}
 
 # What is built, and whether its step goes through torch.compile.
 STEPS = {
@@ -38,16 +50,16 @@ STEPS = {
     "case 1, τ = 0, fused=False, `torch.compile`": (lambda p: SuperAdam(p, weight_decay=0.01, fused=False), True),
     "Yogi, `torch.compile`": (lambda p: SuperAdam(p, matrix="Yogi"), True),
     "Yogi": (lambda p: SuperAdam(p, matrix="Yogi"), False),
-    "case 1, τ = 1, `compile=True`": (lambda p: SuperAdam(p, tau=1.0, compile=True), False),
-    "case 4a, τ = 1, `compile=True`": (
+    CASE_1: (lambda p: SuperAdam(p, tau=1.0, compile=True), False),
+    CASE_4A: (
         lambda p: SuperAdam(p, tau=1.0, matrix=matrices.Belief(), compile=True),
         False,
     ),
 }
 
 
-def milliseconds(model, rounds, names=tuple(STEPS), warm_up=4):
-    """The times of each step in each round. All trials work on the same x, so that more fit into the memory."""
+def made(model, names):
+    """The steps, on the same x and gradients, so that more fit into the memory."""
     given, trials = gradients(SHAPES[model]()), {}
     for name in names:
         build, through = STEPS[name]
@@ -56,7 +68,12 @@ def milliseconds(model, rounds, names=tuple(STEPS), warm_up=4):
             p.data = first.data
         if through:
             trial.step = torch.compile(trial.step)
-    times = {name: [] for name in names}
+    return trials
+
+
+def milliseconds(model, rounds, names=tuple(STEPS), warm_up=4):
+    """The times of each step in each round."""
+    trials, times = made(model, names), {name: [] for name in names}
     for n in range(rounds + warm_up):
         for name, trial in trials.items():
             start = time.process_time()
@@ -66,13 +83,48 @@ def milliseconds(model, rounds, names=tuple(STEPS), warm_up=4):
     return times
 
 
+def parts(model, rounds, warm_up=4):
+    """Medians of the time of a step with τ = 1, of its kernels, and of all else; and of AdamW's step."""
+    trials = made(model, (FUSED, CASE_1, CASE_4A))
+    for _ in range(warm_up):
+        for trial in trials.values():
+            trial.step()
+    times = collections.defaultdict(lambda: [0.0] * rounds)
+    now = None
+
+    def timed(run, half):
+        def call(*args):
+            start = time.process_time()
+            run(*args)
+            times[now[0], half][now[1]] += 1e3 * (time.process_time() - start)
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for (line, *_), kernel in compiled._kernels.items():
+            if line in HALVES:
+                stack.enter_context(mock.patch.object(kernel, "run", timed(kernel.run, HALVES[line])))
+        for n in range(rounds):
+            for name, trial in trials.items():
+                now, start = (name, n), time.process_time()
+                trial.step()
+                times[name, ""][n] = 1e3 * (time.process_time() - start)
+    for name in (CASE_1, CASE_4A):
+        columns = (times[name, part] for part in ("", FIRST, SECOND))
+        times[name, OUTSIDE] = [whole - first - second for whole, first, second in zip(*columns, strict=True)]
+    return [[name, part, statistics.median(of)] for (name, part), of in times.items()]
+
+
 def measured(models, rounds):
     found = {}
     for model in models:
+        split = parts(model, rounds)
+        gc.collect()
         times = milliseconds(model, rounds)
         found[model] = {
             "parameters": sum(torch.Size(shape).numel() for shape in SHAPES[model]()),
             "steps": {name: {"median_ms": statistics.median(t), "minimum_ms": min(t)} for name, t in times.items()},
+            "parts": split,
         }
         torch._dynamo.reset()
         gc.collect()
@@ -92,6 +144,27 @@ def table(results):
         lines.append(f"| {name} | {' | '.join(cells)} |")
     said = f"`{results['command']}`, torch {results['torch']}, {results['date']}, one thread, medians of "
     return [f"{said}{results['rounds']} interleaved steps, of the processor's clock:", "", *lines]
+
+
+def table_of_parts(results):
+    """One row for each part, three columns for each model."""
+    models = results["models"]
+    heads = [f"{name}: ms | ÷ AdamW | GB/s" for name in models]
+    lines = ["| part | reads + writes | " + " | ".join(heads) + " |", "|---|---|" + 3 * len(models) * "---|"]
+    found = {name: {(step, part): ms for step, part, ms in of["parts"]} for name, of in models.items()}
+    for step, part in [(FUSED, ""), *((s, p) for s in (CASE_1, CASE_4A) for p in (FIRST, SECOND, OUTSIDE, ""))]:
+        moved = MOVED.get((step, part))
+        cells = [f"{moved[0]} + {moved[1]}" if moved else ""]
+        for name, of in models.items():
+            took, base = found[name][step, part], found[name][FUSED, ""]
+            rate = f"{4 * sum(moved) * of['parameters'] / took / 1e6:.0f}" if moved else ""
+            cells += [f"{took:.3g}", f"{took / base:.2f}", rate]
+        lines.append(f"| {step}{': ' if part else ''}{part} | {' | '.join(cells)} |")
+    return ["", "The parts of a step with τ = 1, measured apart:", "", *lines]
+
+
+def tables(results):
+    return [*table(results), *table_of_parts(results)]
 
 
 # ----------------------------------------------------------------------------------------------- methods and their ways
@@ -149,7 +222,7 @@ def main():
     command = " ".join(["python scripts/compiled_step.py", *options.models, f"--rounds {options.rounds}"])
     results = {"command": command, "date": f"{datetime.date.today():%Y-%m-%d}", "torch": torch.__version__}
     results |= {"rounds": options.rounds, "models": measured(options.models, options.rounds)}
-    lines = table(results)
+    lines = tables(results)
     print("\n".join(lines))
     if options.write:
         RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")

@@ -264,7 +264,7 @@ class SuperAdam(Evaluations, PerParameterMetrics):
             self._to_next_point(self._usable_gradients())
             try:
                 again.restore()
-                self._clear()
+                self.zero_grad()
                 if self._left_out(self._evaluate(closure)):
                     self._void()
                     return loss

@@ -52,11 +52,6 @@ class Evaluations(Points):
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
-    def _clear(self) -> None:
-        """`zero_grad`, without what torch's profiler asks for."""
-        for p in self._parameters():
-            p.grad = None
-
     def _evaluate(self, closure: Callable[[], Loss]) -> Loss:
         with torch.enable_grad():
             loss = closure()
@@ -97,7 +92,7 @@ class Evaluations(Points):
         if self.defaults["differentiable"]:  # the parameters are no leaves: the closure sets their gradients
             return self._evaluate(closure)
         newer = self._used.newer(self._parameters())
-        self._clear()
+        self.zero_grad()
         if newer is None:
             return self._evaluate(closure)
         if newer.grad is None:
@@ -105,7 +100,7 @@ class Evaluations(Points):
         newer.grad.fill_(torch.nan)
         loss = self._evaluate(closure)
         if newer.grad is not None and bool(local(newer.grad).isnan().any()):
-            self._clear()
+            self.zero_grad()
             raise RuntimeError(
                 "step(closure) found gradients, and the closure does not clear them but adds to them. With tau > 0 "
                 "micro-batches must be evaluated at two points, all of them inside the closure. (In Lightning: "
@@ -122,7 +117,7 @@ class Evaluations(Points):
         if not self._pairing.keep(self._parameters()):
             return True
         again.restore()
-        self._clear()
+        self.zero_grad()
         if self._left_out(self._evaluate(closure)):
             return False
         self.gradient_evaluations -= 1
