@@ -24,7 +24,7 @@ from unittest import mock
 import torch
 
 from superadam import SuperAdam, create, list_methods, matrices
-from superadam._step import compiled, stages
+from superadam._step import compiled, dispatch
 from superadam._step.tensors import compiled_step
 from superadam.bench.candidates import Candidate, Trial, gradients
 from superadam.bench.models import SHAPES
@@ -37,7 +37,7 @@ MODELS = ("mlp", "resnet18", "gpt2-small")
 COMPILED, FUSED = "`torch.compile` of torch's AdamW", "torch's AdamW, fused"
 CASE_1, CASE_4A = "case 1, τ = 1, `compile=True`", "case 4a, τ = 1, `compile=True`"
 FIRST, SECOND, OUTSIDE = "kernel of the first half", "kernel of the second half", "outside of the kernels"
-HALVES = {stages.move_and_prepare: FIRST, stages.absorb: SECOND}
+HALVES = {dispatch.move_and_prepare: FIRST, dispatch.absorb: SECOND}
 # Tensors that are read and written. Each has four bytes per parameter.
 MOVED = {(FUSED, ""): (4, 3), (CASE_1, FIRST): (4, 2), (CASE_1, SECOND): (3, 2)}
 MOVED |= {(CASE_4A, FIRST): (4, 2), (CASE_4A, SECOND): (4, 3)}

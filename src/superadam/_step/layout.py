@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from torch.nn import Parameter
 
 from superadam._state import refusals
 from superadam._state.owners import Place, everywhere
-from superadam._state.phases import BETWEEN, RESTARTED
 from superadam._state.sharding import sharding
 from superadam._step import tiles
 from superadam._step.tensors import flattened, real, state_dtype
@@ -80,18 +78,20 @@ class Layout:
         self.bound: State = {}  # x and the tensors of the state, by their names, once a view has asked for them
         self._keeps = self.plain and not self.facts["narrow"] and not group["differentiable"]
         self.sharing, last = parts.sharing, 0 if parts.stepsize is None else parts.stepsize.sums
-        # Which of the sums that `stages.absorb` returns belong to which part.
+        # Which of the sums that `dispatch.absorb` returns belong to which part.
         self.summed = [
             (part, slice(-last, None) if part is parts.stepsize else slice(-last or None)) for part in self.sharing
         ]
         self.at_once = parts.at_once and group["clip"] is None and not self.facts["apart"]
-        self._geometry, self._tensors = self._geometry_now(), self._tensors_now()
-        self._views: list[Tensor] = []  # of the vectors of `end_to_end`
-        self._pointers: list[int] = []
+        # what a step compares with, to tell whether the layout is still right
+        self.geometry = [(p.shape, p.stride(), p.dtype, p.device) for p in params]
+        self.tensors = [s.get(name) for s in states for name in self.names]
+        self.views: list[Tensor] = []  # of the vectors of `end_to_end`
+        self.pointers: list[int] = []
         self.ways: dict[tuple[bool, ...], Way] = {}  # what `dispatch.choose` has chosen
         self.in_one_piece = tiles.in_one_piece(params)
         self.elementwise = tuple(parts.elementwise(line_9=line_9) for line_9 in (False, True))
-        bare = self.view({}, grads=[None] * len(params))
+        bare = View(self.facts, params, [None] * len(params), states, {})
         self.aligned, self.large = tiles.aligned(bare), tiles.large(bare)
         self.dtype, self.contiguous = params[0].dtype, all(p.is_contiguous() for p in params)
 
@@ -101,12 +101,6 @@ class Layout:
             self.bound = tensors
         return tensors
 
-    def _geometry_now(self) -> list[Any]:
-        return [(p.shape, p.stride(), p.dtype, p.device) for p in self.params]
-
-    def _tensors_now(self) -> list[Any]:
-        return [s.get(name) for s in self.states for name in self.names]
-
     @cached_property
     def end_to_end(self) -> list[tuple[list[int], list[int], State]]:
         """The small parameters in lots: which, their sizes, and each tensor of their state as one vector for all.
@@ -114,44 +108,17 @@ class Layout:
         The states hold views of these vectors from then on.
         """
         lots = []
-        for which in tiles.lots_of_small(self.view({}, grads=[None] * len(self.params))):
+        for which in tiles.lots_of_small(View(self.facts, self.params, [None] * len(self.params), self.states, {})):
             sizes, vectors = [self.params[i].numel() for i in which], {}
             for name in self.names:
                 vectors[name] = torch.cat([flattened(self.states[i][name]) for i in which])
                 for i, part in zip(which, torch.split(vectors[name], sizes), strict=True):
                     self.states[i][name] = part.as_strided(self.params[i].shape, self.params[i].stride())
             lots.append((which, sizes, vectors))
-        self._tensors, self.bound = self._tensors_now(), {}
-        self._views = [self.states[i][name] for which, _, _ in lots for i in which for name in self.names]
-        self._pointers = [view.data_ptr() for view in self._views]
+        self.tensors, self.bound = [s.get(name) for s in self.states for name in self.names], {}
+        self.views = [self.states[i][name] for which, _, _ in lots for i in which for name in self.names]
+        self.pointers = [view.data_ptr() for view in self.views]
         return lots
-
-    def is_current(self, states: dict[Tensor, State]) -> bool:
-        """Whether the parameters still look the same, and the same tensors are their state."""
-        return (
-            not any(map(operator.is_not, map(states.get, self.params), self.states))
-            and not any(map(operator.is_not, self._tensors_now(), self._tensors))
-            and self._geometry_now() == self._geometry
-            and [view.data_ptr() for view in self._views] == self._pointers  # `tensor.data = …` leads elsewhere
-        )
-
-    def view(self, scalars: dict[str, Tensor], grads: list[Tensor | None] | None = None, moves: bool = False) -> View:
-        """The parameters with their present gradients, or with `grads`."""
-        if grads is None:
-            grads = [p.grad for p in self.params]
-        phase = self.states[0].get("phase")
-        batch = {"moves": moves, "paired": phase == BETWEEN, "restarted": phase == RESTARTED}
-        return View(self.facts, self.params, grads, self.states, scalars, **batch)
-
-    def aligned_with(self, grads: list[Any]) -> bool:
-        """Whether these gradients, if there are any, have their coordinates in the order of parameters and state."""
-        if not self.aligned or grads[0] is None:
-            return self.aligned
-        if self.contiguous and all([g.dtype is self.dtype and g.is_contiguous() for g in grads]):
-            return True
-        if any(g.dtype is not self.dtype for g in grads):
-            return False
-        return all(tiles.alike([p, g]) for p, g in zip(self.params, grads, strict=True))
 
 
 def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: list[Place]) -> State:
@@ -167,9 +134,13 @@ def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: 
     return stacks
 
 
-def _lots(matrix: Matrix, params: list[Tensor]) -> list[list[Tensor]]:
+def _lots(matrix: Matrix, params: list[Tensor], turns: dict[Tensor, int]) -> list[list[Tensor]]:
     """Tensors with matrices of their own in batches that bound the memory of a step; all others together."""
-    size = max(1, BATCH // max(1, params[0].numel())) if matrix.scope == "tensor" else len(params)
+    if matrix.scope != "tensor":
+        return [params]
+    # those that are refreshed in the same step are neighbours, so that this can be done in place
+    params = sorted(params, key=lambda p: turns.get(p, 0) % getattr(matrix, "every", 1))
+    size = max(1, BATCH // max(1, params[0].numel()))
     return [params[i : i + size] for i in range(0, len(params), size)]
 
 
@@ -205,5 +176,6 @@ def grouped(
             ).append(p)
         else:
             alike[p] = [p]
-    lots = [lot for params in alike.values() for lot in _lots(plan.of(params[0]).matrix, params)]
-    return [Layout(plan, lot, [states[p] for p in lot], turns or {}) for lot in lots]
+    turns = turns or {}
+    lots = [lot for params in alike.values() for lot in _lots(plan.of(params[0]).matrix, params, turns)]
+    return [Layout(plan, lot, [states[p] for p in lot], turns) for lot in lots]
