@@ -1,8 +1,9 @@
 """The time of compiled steps beside that of torch's AdamW, compiled and fused, all in turns.
 
-python scripts/compiled_step.py [model …] [--rounds 30] [--write]
+python scripts/compiled_step.py [model …] [--parts model …] [--rounds 30] [--write]
 
-A second table has the parts of a step with τ = 1: the kernels of its two halves, and what is outside of them.
+A second table, of `--parts`, has the parts of a step with τ = 1: the kernels of its two halves, and what is outside of
+them.
 
 The models are those of `superadam bench`: by default mlp, resnet18 and gpt2-small (12 GB of memory). All run with one
 thread, and times are of the processor's clock: what other programs do at the same time matters less. With τ = 1 a step
@@ -56,6 +57,10 @@ STEPS = {
         False,
     ),
 }
+
+
+def parameters(model):
+    return sum(torch.Size(shape).numel() for shape in SHAPES[model]())
 
 
 def made(model, names):
@@ -118,13 +123,10 @@ def parts(model, rounds, warm_up=4):
 def measured(models, rounds):
     found = {}
     for model in models:
-        split = parts(model, rounds)
-        gc.collect()
         times = milliseconds(model, rounds)
         found[model] = {
-            "parameters": sum(torch.Size(shape).numel() for shape in SHAPES[model]()),
+            "parameters": parameters(model),
             "steps": {name: {"median_ms": statistics.median(t), "minimum_ms": min(t)} for name, t in times.items()},
-            "parts": split,
         }
         torch._dynamo.reset()
         gc.collect()
@@ -148,16 +150,16 @@ def table(results):
 
 def table_of_parts(results):
     """One row for each part, three columns for each model."""
-    models = results["models"]
+    models = results["parts"]
     heads = [f"{name}: ms | ÷ AdamW | GB/s" for name in models]
     lines = ["| part | reads + writes | " + " | ".join(heads) + " |", "|---|---|" + 3 * len(models) * "---|"]
-    found = {name: {(step, part): ms for step, part, ms in of["parts"]} for name, of in models.items()}
+    found = {name: {(step, part): ms for step, part, ms in rows} for name, rows in models.items()}
     for step, part in [(FUSED, ""), *((s, p) for s in (CASE_1, CASE_4A) for p in (FIRST, SECOND, OUTSIDE, ""))]:
         moved = MOVED.get((step, part))
         cells = [f"{moved[0]} + {moved[1]}" if moved else ""]
-        for name, of in models.items():
+        for name in models:
             took, base = found[name][step, part], found[name][FUSED, ""]
-            rate = f"{4 * sum(moved) * of['parameters'] / took / 1e6:.0f}" if moved else ""
+            rate = f"{4 * sum(moved) * parameters(name) / took / 1e6:.0f}" if moved else ""
             cells += [f"{took:.3g}", f"{took / base:.2f}", rate]
         lines.append(f"| {step}{': ' if part else ''}{part} | {' | '.join(cells)} |")
     return ["", "The parts of a step with τ = 1, measured apart:", "", *lines]
@@ -215,13 +217,16 @@ def write(marks, lines):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=MODELS, choices=SHAPES, metavar="model")
+    parser.add_argument("--parts", nargs="*", default=(), choices=SHAPES, metavar="model")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    command = " ".join(["python scripts/compiled_step.py", *options.models, f"--rounds {options.rounds}"])
+    split = ["--parts", *options.parts] if options.parts else []
+    command = " ".join(["python scripts/compiled_step.py", *options.models, *split, f"--rounds {options.rounds}"])
     results = {"command": command, "date": f"{datetime.date.today():%Y-%m-%d}", "torch": torch.__version__}
     results |= {"rounds": options.rounds, "models": measured(options.models, options.rounds)}
+    results["parts"] = {model: parts(model, options.rounds) for model in options.parts}
     lines = tables(results)
     print("\n".join(lines))
     if options.write:
