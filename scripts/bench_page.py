@@ -50,7 +50,7 @@ print(*SuperAdam(torch.nn.Linear(2, 1), matrix=matrices.Yogi()).ways(), sep="\\n
 - Usually nothing. The optimizer takes torch's fused kernel wherever one computes the same step.
 - `compile=True` where `opt.ways()` says "tiles". On ResNet-18 a compiled step takes {gain} of the time. The first
   steps take {cold} s, or {warm} s once torch has the kernels in its cache. A model of small tensors gains nothing:
-  tensors of up to 65,536 numbers are not compiled.
+  it is not compiled if none has more than 65,536 numbers.
 - Parameter names for Shampoo, SOAP and PSGD: `SuperAdam(model, …)`, not `model.parameters()`. Different tensors then
   refresh their factors in different steps ([why](scale.md#matrices-per-tensor-muon-shampoo-soap-psgd)).
 - `state_dtype=torch.bfloat16` halves the state, but the step is much slower ([times](scale.md#state-in-bfloat16)).
