@@ -12,7 +12,7 @@ collect_ignore = ["programs"]
 # `make test` draws the same examples on every machine, `make test-slow` many others each time
 # (--hypothesis-profile=random). No example has a time limit: the machine may be busy.
 COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", COMMON, derandomize=True, max_examples=50)
+settings.register_profile("same", COMMON, derandomize=True, max_examples=25)
 settings.register_profile("random", COMMON, max_examples=2000, print_blob=True)
 settings.load_profile("same")
 
@@ -50,14 +50,19 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session):
-    """What is collected stays to the end: Python's garbage collector looks at it neither now, which would make the
-    collection half as long again, nor with every test that calls it."""
+    """What is collected stays to the end: Python's garbage collector would look at it again and again."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
-        gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frozen():
+    """What is there before a module stays, too, packages mostly: who calls the collector would wait a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ def start(*args, env=None, **options):
             warnings.resetwarnings()  # which pytest turns into errors
             os.environ.update(env or {})
             # Not closed with the object: a copy of this copy has others in its place.
-            sys.stdin, sys.stdout, sys.stderr = (open(fd, mode, closefd=False) for fd, mode in enumerate("rww"))
+            sys.stdin, sys.stdout, sys.stderr = (os.fdopen(fd, mode, closefd=False) for fd, mode in enumerate("rww"))
             code = run(args)
         except BaseException:
             traceback.print_exc()
