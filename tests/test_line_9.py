@@ -8,7 +8,7 @@ import torch
 
 from problems import Stochastic, train
 from superadam import Monitor, SuperAdam, matrices, penalties, reference, schedules, sets
-from superadam._step.view import View
+from superadam._step import line_9
 from superadam.iterates import ScheduleFree
 from superadam.matrices import (
     SOAP,
@@ -156,7 +156,7 @@ def dense_inverse(opt, params):
     for i, p in enumerate(params):
         (view,) = [v for v in views if any(q is p for q in v.params)]
         if view.matrix.scope == "all":
-            s = View.merged(views).bound()
+            s = line_9.merged(views).bound()
             g = torch.stack([opt.state[q]["g"] for q in params])
             units = torch.eye(2 * n, dtype=torch.float64).view(-1, *g.shape)
             inverse = s.matrix.inverse(s)
@@ -357,7 +357,7 @@ def test_sets_of_several_groups_share_one_matrix():
             return 0.0
 
         opt.step(closure)
-    s = View.merged(list(opt._grouped(lambda p, s: True))).bound()
+    s = line_9.merged(list(opt._grouped(lambda p, s: True))).bound()
     inverse = s.matrix.inverse(s)
     units = torch.eye(12, dtype=torch.float64).view(-1, 4, 3)
     K = torch.stack([torch.cat(list(inverse(type(s.x)(list(unit))))) for unit in units], 1)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from superadam import penalties, sets
 from superadam.penalties import combined_argmin
-from superadam.sets import groups, roots, sections, simplices
+from superadam.sets import groups, levels, roots, sections, simplices
 from test_penalties import exact_fused
 
 TOL = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -486,7 +486,7 @@ def test_orders_of_magnitude_in_a_large_metric():
 @pytest.fixture
 def no_looks(monkeypatch):
     """The form of the solvers for a GPU: fixed iterations."""
-    for module in (roots, simplices, sections, groups):
+    for module in (roots, levels, simplices, sections, groups):
         monkeypatch.setattr(module, "may_look", lambda x: False)
 
 
@@ -526,7 +526,7 @@ def test_the_same_answers_without_looks(name, spread, warm, dtype, monkeypatch):
             part.argmin(1.1 * y, d, root)
         expected = part.argmin(y, d)
         with monkeypatch.context() as patch:
-            for module in (roots, simplices, sections, groups):
+            for module in (roots, levels, simplices, sections, groups):
                 patch.setattr(module, "may_look", lambda x: False)
             x = part.argmin(y, d, root)
         scale = float(expected.abs().max())

@@ -30,8 +30,8 @@ def network():
 # `superadam.create` constructs an optimizer by name. torch's LR schedulers work with it. Here the learning rate warms up
 # over 5 % of the steps, which `super_adam_plus` needs, and then follows a cosine, for both methods.
 #
-# Some compositions evaluate gradients at another point than the one they return. For every composition,
-# `with opt.at_x():` evaluates at the point that it returns, and `flush()` leaves the parameters there.
+# Some compositions take gradients at a point other than the result. Inside `with opt.at_x():` the parameters of any
+# composition hold the result, and `flush()` leaves them there.
 
 
 # %%
@@ -76,7 +76,7 @@ for method in methods:
     print(f"{method:16s}" + "".join(f"{loss:8.3f}" for loss in final[method]))
 
 # %% [markdown]
-# Then each runs at its best learning rate with three other seeds. The test images had no part in the choice.
+# Then each method runs at its best learning rate with three other seeds. The choice did not use the test images.
 
 # %%
 best = {method: rates[final[method].index(min(final[method]))] for method in methods}

@@ -193,7 +193,7 @@ def test_a_worker_with_other_code_leaves_and_says_which(tmp_path):
     file.write_text("import torch\nMine = torch.optim.SGD\n")
     plan = dataclasses.replace(small_plan(tmp_path), packages=sources([f"{file}:Mine"]))
     check_versions(plan, {"torch": torch.__version__, "code": described("superadam")})
-    with pytest.raises(ValueError, match=r"torch is .* on this machine, and 1\.0 where the comparison was begun"):
+    with pytest.raises(ValueError, match=r"torch is .* on this machine, and 1\.0 where the comparison was started"):
         check_versions(plan, {"torch": "1.0"})
     with pytest.raises(ValueError, match=r"the code of superadam is .* on this machine, and 0\.1\.0 sha256 a where"):
         check_versions(plan, {"code": "0.1.0 sha256 a"})

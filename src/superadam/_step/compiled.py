@@ -16,7 +16,7 @@ from torch import Tensor
 
 from superadam._state.phases import PENDING
 from superadam._step import tiles
-from superadam._step.dispatch import LISTS, TILES, Tiles, Way
+from superadam._step.dispatch import LISTS, TILES, Tiles, Way, aligned, compiles
 from superadam._step.layout import facts
 from superadam._step.tensors import Scalar, TensorList, each, flattened, state_dtype, tracing
 from superadam._step.view import Line, Sums, View
@@ -166,7 +166,7 @@ class Compiled(Tiles):
     whole: ClassVar[tuple[str, ...]] = ("differentiable", "foreach")
 
     def objection(self, view: View) -> str | None:
-        if not view.compiles:
+        if not compiles(view):
             return "compile=False"
         if any(part is not None and part.on_host for part in view.parts):
             return "a part decides by the step count on the host"
@@ -192,7 +192,7 @@ class Compiled(Tiles):
         done: list[int] = []
         if usual and not measured and view.layout.elementwise[line_9]:
             large = view.layout.large
-            if not view.layout.aligned_with(view.grads):
+            if not aligned(view):
                 large = [i for i in large if tiles.aligned(view, [i])]
             done = _call(line, view, large, gamma)
         left = sorted({*range(len(view.params))} - {*done})

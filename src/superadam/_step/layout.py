@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from torch.nn import Parameter
 
 from superadam._state import refusals
 from superadam._state.owners import Place, everywhere
-from superadam._state.phases import BETWEEN, RESTARTED
 from superadam._state.sharding import sharding
 from superadam._step import tiles
 from superadam._step.tensors import real, state_dtype
@@ -79,16 +77,18 @@ class Layout:
         self.bound: State = {}  # x and the tensors of the state, by their names, once a view has asked for them
         self._keeps = self.plain and not self.facts["narrow"] and not group["differentiable"]
         self.sharing, last = parts.sharing, 0 if parts.stepsize is None else parts.stepsize.sums
-        # Which of the sums that `stages.absorb` returns belong to which part.
+        # Which of the sums that `dispatch.absorb` returns belong to which part.
         self.summed = [
             (part, slice(-last, None) if part is parts.stepsize else slice(-last or None)) for part in self.sharing
         ]
         self.at_once = parts.at_once and group["clip"] is None and not self.facts["apart"]
-        self._geometry, self._tensors = self._geometry_now(), [s.get(name) for s in states for name in self.names]
+        # what a step compares with, to tell whether the layout is still right
+        self.geometry = [(p.shape, p.stride(), p.dtype, p.device) for p in params]
+        self.tensors = [s.get(name) for s in states for name in self.names]
         self.ways: dict[tuple[bool, ...], Way] = {}  # what `dispatch.choose` has chosen
         self.in_one_piece = tiles.in_one_piece(params)
         self.elementwise = tuple(parts.elementwise(line_9=line_9) for line_9 in (False, True))
-        bare = self.view({}, grads=[None] * len(params))
+        bare = View(self.facts, params, [None] * len(params), states, {})
         self.aligned, self.large = tiles.aligned(bare), tiles.large(bare)
         self.dtype, self.contiguous = params[0].dtype, all(p.is_contiguous() for p in params)
 
@@ -97,35 +97,6 @@ class Layout:
         if self._keeps:
             self.bound = tensors
         return tensors
-
-    def _geometry_now(self) -> list[Any]:
-        return [(p.shape, p.stride(), p.dtype, p.device) for p in self.params]
-
-    def is_current(self, states: dict[Tensor, State]) -> bool:
-        """Whether the parameters still look the same, and the same tensors are their state."""
-        return (
-            not any(map(operator.is_not, map(states.get, self.params), self.states))
-            and not any(map(operator.is_not, [s.get(name) for s in self.states for name in self.names], self._tensors))
-            and self._geometry_now() == self._geometry
-        )
-
-    def view(self, scalars: dict[str, Tensor], grads: list[Tensor | None] | None = None, moves: bool = False) -> View:
-        """The parameters with their present gradients, or with `grads`."""
-        if grads is None:
-            grads = [p.grad for p in self.params]
-        phase = self.states[0].get("phase")
-        batch = {"moves": moves, "paired": phase == BETWEEN, "restarted": phase == RESTARTED}
-        return View(self.facts, self.params, grads, self.states, scalars, **batch)
-
-    def aligned_with(self, grads: list[Any]) -> bool:
-        """Whether these gradients, if there are any, have their coordinates in the order of parameters and state."""
-        if not self.aligned or grads[0] is None:
-            return self.aligned
-        if any([g.dtype is not self.dtype for g in grads]):
-            return False
-        if self.contiguous and all([g.is_contiguous() for g in grads]):
-            return True
-        return all(tiles.alike([p, g]) for p, g in zip(self.params, grads, strict=True))
 
 
 def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: list[Place]) -> State:
@@ -141,9 +112,13 @@ def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: 
     return stacks
 
 
-def _lots(matrix: Matrix, params: list[Tensor]) -> list[list[Tensor]]:
+def _lots(matrix: Matrix, params: list[Tensor], turns: dict[Tensor, int]) -> list[list[Tensor]]:
     """Tensors with matrices of their own in batches that bound the memory of a step; all others together."""
-    size = max(1, BATCH // max(1, params[0].numel())) if matrix.scope == "tensor" else len(params)
+    if matrix.scope != "tensor":
+        return [params]
+    # those that are refreshed in the same step are neighbours, so that this can be done in place
+    params = sorted(params, key=lambda p: turns.get(p, 0) % getattr(matrix, "every", 1))
+    size = max(1, BATCH // max(1, params[0].numel()))
     return [params[i : i + size] for i in range(0, len(params), size)]
 
 
@@ -179,5 +154,6 @@ def grouped(
             ).append(p)
         else:
             alike[p] = [p]
-    lots = [lot for params in alike.values() for lot in _lots(plan.of(params[0]).matrix, params)]
-    return [Layout(plan, lot, [states[p] for p in lot], turns or {}) for lot in lots]
+    turns = turns or {}
+    lots = [lot for params in alike.values() for lot in _lots(plan.of(params[0]).matrix, params, turns)]
+    return [Layout(plan, lot, [states[p] for p in lot], turns) for lot in lots]

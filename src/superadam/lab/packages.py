@@ -1,4 +1,4 @@
-"""What foreign code a comparison runs: versions and contents."""
+"""The foreign code that a comparison runs: versions and content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMED = ("superadam", "torch")
 
 
 class Executing(NamedTuple):
-    """A file of the user's that is being run."""
+    """A file of the user that is being executed."""
 
     path: str
     declares: bool
@@ -33,7 +33,7 @@ executing: list[Executing] = []
 
 
 def executed(path: Path, what: str, *, declares: bool = False) -> ModuleType:
-    """A file of the user's, run. `what` says what it is."""
+    """Execute a file of the user and return its module. `what` describes it in errors."""
     if not path.is_file():
         raise ValueError(f"There is no {what} {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)

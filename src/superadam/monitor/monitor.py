@@ -293,4 +293,4 @@ def _ratio(a: float, b: float) -> float:
 
 @torch.no_grad()
 def _gradients(opt: ComposedOptimizer) -> Gradients:
-    return {p: p.grad.clone() for group in opt.param_groups for p in group["params"] if p.grad is not None}
+    return {p: p.grad.clone() for p in opt._parameters() if p.grad is not None}
