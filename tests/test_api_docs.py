@@ -8,8 +8,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import command_page
 import messages
 import pytest
+import typer
 from options import described, of_method, options
 from references import REFERENCES, paper
 
@@ -79,6 +81,16 @@ def test_every_option_of_a_function_is_explained(name):
 
 def test_every_option_of_a_comparison_is_explained():
     assert described(Options.__doc__).keys() == {f.name for f in dataclasses.fields(Options)}
+
+
+def test_every_option_of_every_command_is_on_its_page():
+    """In the section that the site's build makes of the command. A hidden option would be documented nowhere."""
+    assert command_page.MARK in (ROOT / "docs" / "command.md").read_text()
+    for name, command in typer.main.get_command(command_page.app).commands.items():
+        _, _, section = command_page.section().partition(f"## superadam {name}\n")
+        shown = section.partition("\n## ")[0]
+        assert re.search(r"```bash\nsuperadam \w+.*\n```", shown), f"{name} has no example"
+        assert all(meaning and f"| {option} |" in shown for option, _, meaning in command_page.rows(command)), name
 
 
 @pytest.mark.parametrize("script", [importlib.import_module("options"), importlib.import_module("references")])

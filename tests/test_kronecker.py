@@ -5,6 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from superadam import SuperAdam, matrices, schedules
+from superadam.matrices import products
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
@@ -129,3 +130,19 @@ def test_a_partial_refresh_copies_no_slot(monkeypatch):
             monkeypatch.setattr(matrices.SOAP, "refresh", look)
         opt.step()
     assert seen == [(2, set()), (3, set())]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("rows", [20, 300, 600])
+def test_symmetric_products_by_blocks_are_those_of_the_whole(rows, batch, dtype):
+    """With rows that are no multiple of a block, and transposed matrices."""
+    X = torch.randn(batch, 40, rows, dtype=dtype).mT
+    C = products.symmetric(X, X.mT)
+    close = {"atol": 0.5, "rtol": 0.02} if dtype is torch.bfloat16 else {}
+    with torch.no_grad():
+        torch.testing.assert_close(products.symmetric(X, X.mT), C, **close)
+        torch.testing.assert_close(products.symmetric(X, X.mT, C, beta=0.5, alpha=2.0), 2.5 * C, **close)
+        A = C.clone()
+        products.add_gram(A, X, 0.5, 2.0)
+    torch.testing.assert_close(A, 2.5 * C, **close)

@@ -480,6 +480,26 @@ def test_orders_of_magnitude_in_a_large_metric():
             torch.testing.assert_close(x, part.argmin(y.double(), d.double()).float(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("dim", [1, 0])
+def test_rows_that_need_more_iterations_go_on_by_themselves(warm, dim):
+    """Some rows in a hundred have a d over eight orders of magnitude; of the l1 ball, some are inside."""
+    gen = torch.Generator().manual_seed(0)
+    y = 3 * torch.randn(400, 30, generator=gen, dtype=torch.float64)
+    y[::3] *= 0.01
+    d = torch.where((torch.arange(400) % 50 == 0)[:, None], magnitudes(gen, (400, 30), 0, 8), torch.ones(()))
+    y, d = (t.movedim(1, dim) for t in (y, d))
+    for part in (sets.Simplex(dim=dim), sets.L1Ball(2.0, dim=dim), sets.L2Ball(2.0, dim=dim)):
+        alone = [part.argmin(*(t.movedim(dim, 1)[i : i + 1].movedim(1, dim) for t in (y, d))) for i in range(400)]
+        root = None
+        if warm:
+            root = torch.zeros(part.root_shape(y))
+            part.argmin((1.01 * y).float(), d.float(), root)
+        x = part.argmin(y.float(), d.float(), root)
+        torch.testing.assert_close(x.double(), torch.cat(alone, 1 - dim), rtol=1e-5, atol=2e-6)
+        assert part.violation(x) < 2e-6
+
+
 # --------------------------------------------------------------------------------------- without a look from the host
 
 

@@ -874,6 +874,19 @@ def test_the_monitor_sees_its_eigenvalues():
     )
 
 
+def test_the_time_of_refreshes_goes_on_when_other_parameters_have_gradients():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    opt = create("soap", model, precondition_frequency=1)
+    monitor = Monitor(opt, 1)
+    for step in range(4):
+        opt.zero_grad()
+        model(torch.randn(3, 4)).square().mean().backward()
+        if step % 2:
+            model[1].weight.grad = None
+        opt.step()
+        assert monitor.last["refresh_seconds"] >= 0
+
+
 def test_the_monitor_sees_the_spectrum_and_the_rank():
     """Of each factor the least eigenvalue, the quartiles and the largest; of g_t the rank up to rounding errors."""
     p = torch.zeros(5, 7, dtype=torch.float64, requires_grad=True)

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import copies
 from patience import HANGS, wait_for
 from superadam import lab
 from superadam.lab import tasks
-from superadam.lab.comparison.limits import descendants, resident
+from superadam.lab.comparison.limits import descendants, end_group, has_ended, resident
 from superadam.lab.comparison.records import Results
 from superadam.lab.errors import AllFailedError
 from superadam.lab.identity import _started
@@ -200,3 +201,43 @@ def test_the_first_sigterm_ends_a_comparison_whose_pilot_run_hangs(tmp_path):
     finally:
         process.kill()
         process.wait()
+
+
+# --------------------------------------------------------------------------------------------- the group of a process
+
+LEADER = """
+import os, subprocess, sys
+os.setpgrp()
+member = [sys.executable, "-c", "import time; time.sleep(600)"]
+print(subprocess.Popen(member, stdout=subprocess.DEVNULL).pid, flush=True)
+sys.exit(7)
+"""
+
+
+def test_a_group_ends_after_its_leader_whose_number_is_kept_until_then():
+    leader = subprocess.Popen([sys.executable, "-c", LEADER], stdout=subprocess.PIPE)
+    with leader.stdout:
+        member = int(leader.stdout.readline())
+    assert has_ended(leader, wait=True)
+    assert has_ended(leader)
+    assert leader.returncode is None  # not collected: no other process can have the number
+    os.kill(member, 0)
+    end_group(leader)
+    assert leader.returncode == 7
+    wait_for(lambda: _gone(member), pause=0.01)
+
+
+def _gone(pid):
+    """Whether a process has ended, though nobody may have collected its exit code."""
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
+def test_a_number_that_may_be_another_process_is_not_signalled(monkeypatch):
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    monkeypatch.setattr(os, "killpg", lambda pid, sent: pytest.fail("signalled"))
+    end_group(process)
+    assert has_ended(process)

@@ -31,6 +31,8 @@ class GroupPlan:
     """A param group, the parts that its options name, and the layouts of its parameters in the last step."""
 
     layouts: list[Layout] | None = None
+    refresh_seconds = 0.0
+    """Spent on `Matrix.refresh` so far, for the monitor."""
     params: list[Tensor]
     """The parameters of the layouts: those that had a gradient."""
 

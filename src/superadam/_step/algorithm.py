@@ -99,7 +99,7 @@ class AlgorithmOne(ComposedOptimizer):
             len(params) == len(plan.params)
             and not any(map(operator.is_not, params, plan.params))
             and not any([self._has_changed(layout) for layout in plan.layouts or ()])
-            and all([p.grad.shape == p.shape and p.grad.layout is torch.strided for p in params])  # type: ignore[union-attr]
+            and all([g.shape == p.shape and g.layout is torch.strided for p in params for g in (p.grad,)])  # type: ignore[union-attr]
         )
 
     def _has_changed(self, layout: Layout) -> bool:
@@ -109,6 +109,7 @@ class AlgorithmOne(ComposedOptimizer):
             any(map(operator.is_not, map(self.state.get, layout.params), states))
             or any(map(operator.is_not, [s.get(name) for s in states for name in names], layout.tensors))
             or [(p.shape, p.stride(), p.dtype, p.device) for p in layout.params] != layout.geometry
+            or [tensor.data_ptr() for tensor in layout.views] != layout.pointers  # `tensor.data = …` leads elsewhere
         )
 
     def _layouts(self, plan: GroupPlan) -> list[Layout]:

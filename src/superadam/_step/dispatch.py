@@ -129,7 +129,8 @@ def observe(s: View, gamma: Scalar) -> Sums:
 
 def _line_4(s: View, grad: Tensor) -> Sums:
     if s.matrix.scope == "tensor":
-        line_4.update(s, s.estimate if s.matrix.of_estimate else grad)
+        grad = s.estimate if s.matrix.of_estimate else grad
+        line_4.update(s, grad)
     else:
         s.matrix.update(s, grad)
     return s.matrix.measure(s, grad) if s.matrix.scalars else ()

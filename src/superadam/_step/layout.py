@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from superadam._state import refusals
 from superadam._state.owners import Place, everywhere
 from superadam._state.sharding import sharding
 from superadam._step import tiles
-from superadam._step.tensors import real, state_dtype
+from superadam._step.tensors import flattened, real, state_dtype
 from superadam._step.view import State, View
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Layout", "facts", "grouped"]
 
 BATCH = 1 << 22  # coordinates of the tensors of one shape that go together
+ALONE = 1 << 17  # coordinates from which they do not, on a CPU
 
 
 def facts(
@@ -65,7 +67,7 @@ class Layout:
     def __init__(self, plan: GroupPlan, params: list[Tensor], states: list[State], turns: dict[Tensor, int]) -> None:
         group, parts = plan.group, plan.of(params[0])
         self.group, self.parts, self.params, self.states = group, parts, params, states
-        self.refresh_seconds = 0.0
+        self.plan = plan
         self.left_out: Any = 0  # matrices whose gradient was not finite, counted on the device
         # whether a step refuses gradients that are not finite, because the host sees them without waiting
         self.refuses = parts.matrix.has_factors and not refusals.waits(params[0])
@@ -85,6 +87,8 @@ class Layout:
         # what a step compares with, to tell whether the layout is still right
         self.geometry = [(p.shape, p.stride(), p.dtype, p.device) for p in params]
         self.tensors = [s.get(name) for s in states for name in self.names]
+        self.views: list[Tensor] = []  # of the vectors of `end_to_end`
+        self.pointers: list[int] = []
         self.ways: dict[tuple[bool, ...], Way] = {}  # what `dispatch.choose` has chosen
         self.in_one_piece = tiles.in_one_piece(params)
         self.elementwise = tuple(parts.elementwise(line_9=line_9) for line_9 in (False, True))
@@ -97,6 +101,25 @@ class Layout:
         if self._keeps:
             self.bound = tensors
         return tensors
+
+    @cached_property
+    def end_to_end(self) -> list[tuple[list[int], list[int], State]]:
+        """The small parameters in lots: which, their sizes, and each tensor of their state as one vector for all.
+
+        The states hold views of these vectors from then on.
+        """
+        lots = []
+        for which in tiles.lots_of_small(View(self.facts, self.params, [None] * len(self.params), self.states, {})):
+            sizes, vectors = [self.params[i].numel() for i in which], {}
+            for name in self.names:
+                vectors[name] = torch.cat([flattened(self.states[i][name]) for i in which])
+                for i, part in zip(which, torch.split(vectors[name], sizes), strict=True):
+                    self.states[i][name] = part.as_strided(self.params[i].shape, self.params[i].stride())
+            lots.append((which, sizes, vectors))
+        self.tensors, self.bound = [s.get(name) for s in self.states for name in self.names], {}
+        self.views = [self.states[i][name] for which, _, _ in lots for i in which for name in self.names]
+        self.pointers = [view.data_ptr() for view in self.views]
+        return lots
 
 
 def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: list[Place]) -> State:
@@ -113,12 +136,16 @@ def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: 
 
 
 def _lots(matrix: Matrix, params: list[Tensor], turns: dict[Tensor, int]) -> list[list[Tensor]]:
-    """Tensors with matrices of their own in batches that bound the memory of a step; all others together."""
+    """Tensors with matrices of their own in batches that bound the memory of a step; all others together.
+
+    Large ones are alone on a CPU: their products take as long in one call as in several, without the copies.
+    """
     if matrix.scope != "tensor":
         return [params]
     # those that are refreshed in the same step are neighbours, so that this can be done in place
     params = sorted(params, key=lambda p: turns.get(p, 0) % getattr(matrix, "every", 1))
-    size = max(1, BATCH // max(1, params[0].numel()))
+    n = max(1, params[0].numel())
+    size = 1 if n >= ALONE and params[0].device.type == "cpu" else max(1, BATCH // n)
     return [params[i : i + size] for i in range(0, len(params), size)]
 
 

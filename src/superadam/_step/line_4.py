@@ -51,7 +51,7 @@ def _refresh(s: View) -> None:
         s.matrix.refresh(s)
     elif due:
         s.matrix.refresh(_neighbours(s, due))
-    s.layout.refresh_seconds += time.perf_counter() - start  # for the monitor
+    s.layout.plan.refresh_seconds += time.perf_counter() - start
 
 
 def _neighbours(s: View, which: list[int]) -> View:

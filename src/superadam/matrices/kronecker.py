@@ -14,6 +14,7 @@ from superadam._state.parts import check
 from superadam._step.tensors import Scalar
 from superadam.matrices.base import Matrix, Rotation, Slot
 from superadam.matrices.per_tensor import PerTensor, Trouble, descending, eigh, not_finite, orthogonal, retried
+from superadam.matrices.products import add_gram, symmetric
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -68,7 +69,8 @@ class Kronecker(PerTensor, abstract=True):
         batch, rows, columns = whole.shape
         _, r, c = self.size(x)
         high, wide = math.ceil(rows / r), math.ceil(columns / c)
-        whole = nn.functional.pad(whole, (0, wide * c - columns, 0, high * r - rows))
+        if (rows, columns) != (high * r, wide * c):
+            whole = nn.functional.pad(whole, (0, wide * c - columns, 0, high * r - rows))
         return whole.view(batch, high, r, wide, c).transpose(2, 3).reshape(-1, r, c)
 
     def tensor(self, matrices: Tensor, shape: torch.Size) -> Tensor:
@@ -137,8 +139,8 @@ class Kronecker(PerTensor, abstract=True):
     def average(self, s: View, grad: Tensor, beta: float) -> None:
         """Add G Gᵀ and Gᵀ G to the averages L and R; β = 1 sums them."""
         for side, _ in self.here(s):
-            left, right = (grad, grad.mT) if side == "L" else (grad.mT, grad)
-            getattr(s, side).baddbmm_(left, right, beta=beta, alpha=1.0 if beta == 1 else 1 - beta)
+            G = grad if side == "L" else grad.mT
+            add_gram(getattr(s, side), G, beta, 1.0 if beta == 1 else 1 - beta)
 
     def here(self, s: View) -> list[tuple[str, int]]:
         return [(side, dim) for side, dim in SIDES if side in s.names]
@@ -294,7 +296,7 @@ class Shampoo(Kronecker):
             rounding = torch.finfo(values.dtype).eps * values.amax(-1, keepdim=True)
             values = values.maximum(rounding)  # what is smaller is nothing but errors
             W = Q * ((values / correction + self.eps) ** (-power / 2)).unsqueeze(-2)
-            return W @ W.mT
+            return symmetric(W, W.mT)
 
         self.decompose(s, root)
 

@@ -11,6 +11,7 @@ from superadam._state.parts import check
 from superadam.matrices.base import Slot, check_options
 from superadam.matrices.kronecker import SIDES, Kronecker, outer
 from superadam.matrices.paper import root
+from superadam.matrices.products import symmetric
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -136,10 +137,10 @@ class KLShampoo(Kronecker):
         weight_L = self.values(s, "L").unsqueeze(-1) if "L" in s.names else 1.0
         weight_R = self.values(s, "R").unsqueeze(-2) if "R" in s.names else 1.0
         if "L" in s.names:
-            s.L.lerp_((right / weight_R) @ right.mT / n, 1 - self.beta)
+            s.L.lerp_(symmetric(right / weight_R, right.mT) / n, 1 - self.beta)
             s.dL.lerp_((squares / weight_R).sum(-1) / n, 1 - self.beta)
         if "R" in s.names:
-            s.R.lerp_(left.mT @ (left / weight_L) / m, 1 - self.beta)
+            s.R.lerp_(symmetric(left.mT, left / weight_L) / m, 1 - self.beta)
             s.dR.lerp_((squares / weight_L).sum(-2) / m, 1 - self.beta)
 
     def refresh(self, s: View) -> None:

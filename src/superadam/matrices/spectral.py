@@ -13,6 +13,7 @@ from superadam._state.parts import check
 from superadam._step.tensors import over
 from superadam.matrices.base import Rotation, check_options
 from superadam.matrices.per_tensor import PerTensor, eigh
+from superadam.matrices.products import combined, product, symmetric
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -87,19 +88,19 @@ def _together(X: Tensor, triples: list[Triple]) -> list[list[Triple]]:
 
 
 def _newton_schulz(X: Tensor, a: float, b: float, c: float) -> Tensor:
-    R = X @ X.mT
-    return torch.baddbmm(X, torch.baddbmm(R, R, R, beta=b, alpha=c), X, beta=a)
+    R = symmetric(X, X.mT)
+    return combined(X, symmetric(R, R, R, beta=b, alpha=c), X, beta=a)
 
 
 def _by_gram(X: Tensor, triples: list[Triple]) -> Tensor:
-    R, Q = X @ X.mT, X.new_empty(0)
-    for i, (a, b, c) in enumerate(triples):
-        Z = torch.baddbmm(R, R, R, beta=b, alpha=c)
+    R, Q = symmetric(X, X.mT), X.new_empty(0)
+    for i, (a, b, c) in enumerate(triples):  # all of these are polynomials of X Xᵀ, so they commute
+        Z = symmetric(R, R, R, beta=b, alpha=c)
         Z.diagonal(dim1=-2, dim2=-1).add_(a)
-        Q = Z if i == 0 else Z @ Q
+        Q = Z if i == 0 else symmetric(Z, Q)
         if i + 1 < len(triples):
-            R = Z @ R @ Z
-    return Q @ X
+            R = symmetric(symmetric(Z, R), Z)
+    return product(Q, X)
 
 
 @functools.cache
@@ -180,7 +181,8 @@ class Spectral(PerTensor):
         step = polar(g.to(dtype), polynomials(self.coefficients, self.steps), safety, self.eps)
         rows, columns = g.shape[-2:]
         if isinstance(self.split, int):
-            return over(step.to(g.dtype), 1 / self.factor(rows, columns))
+            factor = self.factor(rows, columns)
+            return step.to(g.dtype) if factor == 1 else over(step.to(g.dtype), 1 / factor)
         step, parts = step.to(g.dtype, copy=True), len(self.split)
         for i, m in enumerate(self.split):  # each of its own size, without the zeros below it
             step[i::parts] *= self.factor(m, columns)

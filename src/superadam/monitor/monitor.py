@@ -223,8 +223,9 @@ class Monitor:
         report = self._report(sums, first)
         if of_tensors := factors(opt):
             report["factors"] = of_tensors
-            seconds = sum(layout.refresh_seconds for plan in opt._plans for layout in plan.layouts or ())
-            report["refresh_seconds"] = seconds - self._refreshed
+            seconds = sum(plan.refresh_seconds for plan in opt._plans)
+            # a loaded checkpoint begins to count anew
+            report["refresh_seconds"] = seconds - (self._refreshed if seconds >= self._refreshed else 0.0)
             self._refreshed = seconds
         summed = isinstance(first.estimator, Summed)
         report["alarms"] = self._alarms.found(report, self.history, summed=summed)

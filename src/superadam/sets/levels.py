@@ -178,10 +178,7 @@ def _level(blocks: Blocks, total: float, start: Tensor | None, iterations: int) 
         done = (off <= small) | (step.abs() <= small * theta.abs())
         following = torch.where(done, theta, theta + step)
         if k == 0 and start is not None and not everywhere(near := (slope > 0) & (error < FAR * total)):
-            theta, before = (
-                torch.where(near, following, _too_small(blocks, total)),
-                off.masked_fill_(near.logical_not(), 0.0),
-            )
+            theta, before = torch.where(near, following, _too_small(blocks, total)), torch.where(near, off, 0.0)
             continue
         # Newton's method nearly squares a small error, and `_rounds` checks the sum at the new θ anyway.
         settled = done | (16 * off.square() <= small) | (off**3 <= small * before.square())

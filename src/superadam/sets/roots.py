@@ -98,7 +98,7 @@ class Blocks:
         x = self.parts[0][0]
         if len(self.parts) > 1 or not may_look(x) or not in_rows(x, self.dim):
             return None
-        rest = settled.view(len(x), -1).all(1).logical_not_().nonzero().view(-1)
+        rest = settled.reshape(len(x), -1).all(1).logical_not_().nonzero().view(-1)
         return rest if 3 * len(rest) <= len(x) else None
 
     def rows(self, which: Tensor) -> Blocks:
@@ -140,9 +140,8 @@ def _norm_level(blocks: Blocks, r: float, start: Tensor | None, iterations: int)
     """c, without a change of p."""
     small, c = tolerance(blocks.parts[0][0]), _least(blocks, r) if start is None else start.clamp(min=0)
     for k in range(iterations):
-        norm2, slope, curve = map(
-            total_of, zip(*(_moments(*part, c, blocks.dim) for part in blocks.parts), strict=True)
-        )
+        moments = [_moments(p, alpha, c, blocks.dim) for p, alpha in blocks.parts]
+        norm2, slope, curve = map(total_of, zip(*moments, strict=True))
         excess = norm2.sqrt() / r - 1
         done = torch.where(c > 0, excess.abs(), excess) <= small
         step = torch.where(norm2 > 0, excess * norm2 / slope, -c)

@@ -23,7 +23,8 @@ Args:
     beta2: weight of the old second moment, for the parameters with Adam's matrix.
     rate: learning rate of the parameters with Adam's matrix, divided by lr.
     split: patterns of parameter names, and the number of matrices to cut their rows into: `{"*qkv*": 3}`, for which
-        "qkv" is short. A tuple gives the rows of each, for grouped-query attention: `{"*qkv*": (4096, 1024, 1024)}`.
+        "qkv" is short; for torch's MultiheadAttention, `{"*in_proj_weight": 3}`. A tuple gives the rows of each, for
+        grouped-query attention: `{"*qkv*": (4096, 1024, 1024)}`.
         Pass the number of heads to make each head a matrix, or the number of groups of a convolution.
     batch_dims: number of leading dimensions that index separate matrices; for some parameters only: `{"*experts*": 1}`.
         If a name matches several patterns, the last one counts. A pattern may be both here and in `split`.

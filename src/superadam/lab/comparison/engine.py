@@ -22,7 +22,7 @@ from typing_extensions import Self
 from superadam.lab import own
 from superadam.lab.comparison.budgets import kept, rungs
 from superadam.lab.comparison.jobs import Job, complete, needed
-from superadam.lab.comparison.limits import end_group
+from superadam.lab.comparison.limits import end_group, has_ended
 from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.planner import Planner, child_environment
 from superadam.lab.comparison.planning import plan_of
@@ -239,7 +239,7 @@ class Workers:
                 process.kill()
             _close(process)
         for process in self._processes:
-            process.wait()
+            has_ended(process, wait=True)
             end_group(process)
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -261,7 +261,10 @@ class Workers:
 
     def restart(self) -> int:
         """Restart the workers that died. Returns their number."""
-        dead = [i for i, process in enumerate(self._processes) if process.poll() is not None]
+        dead = [i for i, process in enumerate(self._processes) if has_ended(process)]
+        for i in dead:
+            _close(self._processes[i])
+            end_group(self._processes[i])
         self.deaths += len(dead)
         self.refusals += sum(self._processes[i].returncode == WRONG for i in dead)
         if self.deaths > (RETRIES + 1) * self._jobs or self.refusals > self._jobs:
@@ -270,8 +273,6 @@ class Workers:
             why = ", ".join([*said, f"more is in {self._log}"])
             raise ValueError(f"All workers crashed before finishing a run: {why}")
         for i in dead:
-            _close(self._processes[i])
-            end_group(self._processes[i])
             self._processes[i] = self._start()
         return len(dead)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["EXCEEDED", "descendants", "end_group", "limited", "resident"]
+__all__ = ["EXCEEDED", "descendants", "end_group", "has_ended", "limited", "resident"]
 
 EXCEEDED = 75  # the exit code of a worker whose run has met a limit
 POLL = 0.2  # seconds
@@ -76,8 +76,25 @@ def _end(pids: Iterable[int]) -> None:
             os.waitpid(pid, 0)
 
 
+def has_ended(process: subprocess.Popen[bytes], *, wait: bool = False) -> bool:
+    """Whether a process has ended, or `wait` until it has. Its exit code is not collected.
+
+    So its number, which is that of its group, is given to no other process before `end_group`.
+    """
+    if process.returncode is None and hasattr(os, "waitid"):  # macOS has it from Python 3.13 on
+        with suppress(ChildProcessError):  # the system collects exit codes itself
+            how = os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG)
+            return os.waitid(os.P_PID, process.pid, how) is not None
+    return (process.wait() if wait else process.poll()) is not None
+
+
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a process group, with all others of the group."""
+    """End a process that leads a process group, with all others of the group, and collect its exit code.
+
+    Where the code has been collected before, the number may be that of a stranger: then nothing is ended.
+    """
+    if process.returncode is not None:
+        return
     with suppress(ProcessLookupError, PermissionError):  # it has ended, or not made its group yet
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()

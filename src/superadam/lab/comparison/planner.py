@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Self
 
 from superadam.lab.comparison.entries import plan_from, text_of
-from superadam.lab.comparison.limits import end_group, limited
+from superadam.lab.comparison.limits import end_group, has_ended, limited
 from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.records import Plan
@@ -103,7 +103,9 @@ class Planner:
                     raise AssertionError(value)
                 what = value
         except (EOFError, OSError):
-            code = self._process.wait()
+            has_ended(self._process, wait=True)
+            end_group(self._process)
+            code = self._process.returncode
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise ValueError(f"{what}: the planning process {how}") from None
 
