@@ -197,7 +197,7 @@ def check_optimal(opt, params, part, gamma=0.3, decay=0.0, tol=1e-8):
     free = start - gamma * inverse @ g
     assert (x - free).norm() > 1e-3  # the set is in the way
     if isinstance(part, sets.ConvexSet) and part.convex:
-        for _ in range(20):
+        for _ in range(5):
             z = prox(x + torch.randn_like(x), 1.0)
             assert slope @ (z - x) >= -tol
 
@@ -208,12 +208,13 @@ def test_line_9_meets_its_optimality_conditions(matrix, part):
     check_optimal(opt, params, PARTS[part], decay=0.1)
 
 
-@pytest.mark.parametrize(("matrix", "part"), [pair for pair in PAIRS if not supported(*pair)])
-def test_other_pairs_are_refused_by_name(matrix, part):
-    with pytest.raises(ValueError, match=r"line 9|of H_t|one learning rate") as refused:
-        composed(MATRICES[matrix], PARTS[part])
-    assert type(PARTS[part]).__name__ in str(refused.value) or matrix == "Spectral"
-    assert type(MATRICES[matrix]).__name__ in str(refused.value)
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_other_pairs_are_refused_by_name(matrix):
+    for part in (part for other, part in PAIRS if other == matrix and not supported(matrix, part)):
+        with pytest.raises(ValueError, match=r"line 9|of H_t|one learning rate") as refused:
+            composed(MATRICES[matrix], PARTS[part])
+        assert type(PARTS[part]).__name__ in str(refused.value) or matrix == "Spectral"
+        assert type(MATRICES[matrix]).__name__ in str(refused.value)
 
 
 def test_a_refusal_says_what_works():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pairs import pairs
 from problems import Live
 from superadam import SuperAdam, estimators, iterates, matrices, penalties, schedules, sets
 from superadam._step import compiled, tiles
@@ -199,8 +200,7 @@ def small_tiles(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_tiles")
-@pytest.mark.parametrize("tau", [0.0, 1.0])
-@pytest.mark.parametrize("matrix", ELEMENTWISE)
+@pytest.mark.parametrize(("matrix", "tau"), pairs(ELEMENTWISE, [0.0, 1.0]))
 def test_a_step_needs_a_few_tiles_of_scratch(matrix, tau):
     """However large the tensors are, and however many small ones there are."""
     for sizes in ([100_000, 50_000], [TILE // 32] * 400):

@@ -140,6 +140,7 @@ def test_a_loss_that_is_no_number_has_diverged(tmp_path, monkeypatch):
     assert [r.status for r in results.records] == ["diverged", "diverged"]
 
 
+@pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize("how", ["hangs", pytest.param("leaks", marks=pytest.mark.slow)])
 def test_a_loss_that_is_bad_from_its_first_call_on_is_stopped_while_planning_and_named(tmp_path, monkeypatch, how):
     monkeypatch.setenv("SUPERADAM_TEST_WORKER", "1")
@@ -157,12 +158,13 @@ def test_a_task_file_that_raises_while_planning_in_a_child_is_told_by_its_line(t
         compared(tmp_path, BAD["raises"][0], after=0, run_seconds=HANGS)
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_a_pilot_run_that_hangs_is_stopped_and_named(tmp_path, monkeypatch):
     monkeypatch.setenv("SUPERADAM_TEST_WORKER", "1")
     with pytest.raises(
-        ValueError, match=r"^bad with adamw, a pilot run: stopped after 10 s, the limit of --run-seconds"
+        ValueError, match=r"^bad with adamw, a pilot run: stopped after 4 s, the limit of --run-seconds"
     ):
-        compared(tmp_path, BAD["hangs"][0], after=1, run_seconds=10, minutes=HANGS)
+        compared(tmp_path, BAD["hangs"][0], after=1, run_seconds=4, minutes=HANGS)
 
 
 @pytest.mark.slow
@@ -172,6 +174,7 @@ def test_minutes_are_a_limit_of_planning_and_of_pilot_runs_too(tmp_path, monkeyp
         compared(tmp_path, BAD["hangs"][0], after=0, minutes=0.1)
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_the_first_sigterm_ends_a_comparison_whose_pilot_run_hangs(tmp_path):
     """And the process that makes the pilot run."""
     path = written(tmp_path, f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(1000)", after=1)

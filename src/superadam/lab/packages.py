@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 from collections.abc import Iterable
@@ -78,8 +79,11 @@ def described(source: str) -> str:
         raise ValueError(f"There is no package {source!r}: pip install it, or correct its name")
     folders = [Path(p) for p in found.submodule_search_locations or ()]
     files = sorted(f for folder in folders for f in folder.rglob("*.py")) or [Path(found.origin or "")]
-    names = packages_distributions().get(source, [])
+    names = _distributions().get(source, [])
     return " ".join([*(f"{version(name)}" for name in names[:1]), f"sha256 {_digest(files)}"])
+
+
+_distributions = functools.cache(packages_distributions)  # which reads a quarter of a second in what is installed
 
 
 def _digest(files: list[Path]) -> str:
