@@ -7,7 +7,8 @@ For each version an environment is created in the cache folder (several GB: the 
 libraries). The wheel of this repository is installed beside that torch, as a user would, and used (`pip check`, the
 quick start of the README, `superadam --version`). Then come the tests of the core. What cannot be installed is skipped,
 with a message. Results go to docs/data/versions.json, and from there into the tables of docs/compatibility.md; rows of
-other versions stay as they are. A row may have "since" (by hand): what became of its failures. A new run removes it.
+other versions stay as they are, with the commit that ran. A row may have "since" (by hand): what became of its
+failures. A new run removes it.
 
 `--lowest` makes an environment for each extra, with the oldest torch and each direct requirement at its lower bound,
 and runs the tests of that extra.
@@ -42,6 +43,7 @@ NOT_CORE = {
     *("matrix_packages", "zoo_packages", "zoo_packages_later"),
 }
 COUNTS = ("passed", "failed", "skipped")
+TOLD = (*COUNTS, "date", "commit")
 # The tests of each extra. Those of postgres that need a server are skipped without one.
 EXTRAS = {
     "lab": ["tests/lab", "--ignore=tests/lab/test_trainers_tasks.py", "tests/test_cli.py"],
@@ -61,6 +63,12 @@ def core():
 def run(*command, **options):
     print("$", *command, flush=True)
     return subprocess.run([str(word) for word in command], check=False, **options).returncode
+
+
+def version_of_code():
+    """The commit, or "" outside a repository; results of one commit say little about a later one."""
+    command = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def interpreter(version):
@@ -168,13 +176,10 @@ def tables(rows):
     """The lines of the two tables: versions of torch, lower bounds."""
     versions = [row for row in rows if "extra" not in row]
     bounds = [row for row in rows if "extra" in row]
-    head = "| torch | Python | passed | failed | skipped | date | command |\n|---|---|---|---|---|---|---|"
-    lines = [head, *(cells(row, "torch", "python", *COUNTS, "date") for row in versions)]
-    lines += since(versions, "torch")
+    lines = [*table(versions, "torch", "python"), *since(versions, "torch")]
     reasons = {reason: None for row in versions for reason in row["reasons"]}
     why = ["", "Skipped, by the reason that the tests give:", "", *(f"- {reason}" for reason in reasons)]
-    head = "| extra | installed | passed | failed | skipped | date | command |\n|---|---|---|---|---|---|---|"
-    lower = [head, *(cells(row, "extra", "installed", *COUNTS, "date") for row in bounds), *since(bounds, "extra")]
+    lower = [*table(bounds, "extra", "installed"), *since(bounds, "extra")]
     return [*lines, *(why if reasons else [])], lower
 
 
@@ -184,8 +189,10 @@ def since(rows, name):
     return ["", "Since these runs:", "", *told] if told else []
 
 
-def cells(row, *names):
-    return f"| {' | '.join(str(row[name]) for name in names)} | `{row['command']}` |"
+def table(rows, *names):
+    names = (*names, *TOLD)
+    told = (f"| {' | '.join(str(row.get(name, '')) for name in names)} | `{row['command']}` |" for row in rows)
+    return [f"| {' | '.join(names).replace('python', 'Python')} | command |", "|---" * (len(names) + 1) + "|", *told]
 
 
 def write(row):
@@ -208,6 +215,7 @@ def main():
     parser.add_argument("pytest", nargs="*", help="after --: options of pytest")
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
+    commit = version_of_code()
     wheel, failed = built(Path(tempfile.mkdtemp(dir=options.cache, prefix="wheel-"))), False
     more = ["--", *options.pytest] if options.pytest else []
     for what in options.versions if options.lowest is None else options.lowest or EXTRAS:
@@ -233,7 +241,7 @@ def main():
             failed = True
             continue
         row |= {**dict(zip(COUNTS, counts, strict=True)), "reasons": reasons}
-        row |= {"date": f"{datetime.date.today():%Y-%m-%d}"}
+        row |= {"date": f"{datetime.date.today():%Y-%m-%d}", "commit": commit}
         row |= {"command": " ".join(["python scripts/test_versions.py", flag, what, *more])}
         write(row)
         failed |= counts[1] > 0
