@@ -139,7 +139,7 @@ def about(site):
     return "\n".join(
         [
             f"[The project's leaderboard](leaderboard/index.html) has {len(methods)} methods on {len(tasks)} tasks. "
-            f"The baseline is {label(baseline)}.",
+            f"The baseline is {label(unranged(baseline))}.",
             "",
             f"- {_listed('the zoo', ours)}",
             f"- {_listed('other packages', foreign)}",
@@ -154,7 +154,12 @@ def about(site):
 def _listed(where, methods):
     if not methods:
         return f"From {where}: no method yet."
-    return f"From {where}, {len(methods)}: {', '.join(f'`{method}`' for method in methods)}."
+    return f"From {where}, {len(methods)}: {', '.join(f'`{unranged(method)}`' for method in methods)}."
+
+
+def unranged(method):
+    """Without its range of learning rates."""
+    return re.sub(r" lr=\S+:\S+", "", method)
 
 
 def page():

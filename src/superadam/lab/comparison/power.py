@@ -11,7 +11,7 @@ from scipy import optimize, stats
 from superadam.lab.comparison.intervals import LEVEL
 from superadam.lab.comparison.statistics import Statistics
 
-__all__ = ["FEWEST", "POWER", "detectable", "percent", "shown", "spread", "statement"]
+__all__ = ["FEWEST", "POWER", "detectable", "listed", "percent", "shown", "spread", "statement"]
 
 FEWEST = 3  # seeds: fewer are not enough for a verdict
 POWER = 0.8
@@ -88,12 +88,13 @@ def statement(least: Mapping[str, float], seeds: int, forecast: Mapping[str, flo
     """What the report's runs could show, and what was forecast before them; empty if that cannot be said."""
     if not least:
         return ""
-    before = f" The forecast before the runs was {_listed(forecast)}." if forecast else ""
+    before = f" The forecast before the runs was {listed(forecast)}." if forecast else ""
     return (
-        f"Power: with {seeds} seeds and this spread of losses, a true difference of {_listed(least)} is detected in "
+        f"Power: with {seeds} seeds and this spread of losses, a true difference of {listed(least)} is detected in "
         f"{round(100 * POWER)} of 100 comparisons. Smaller differences are missed more often.{before}"
     )
 
 
-def _listed(least: Mapping[str, float]) -> str:
+def listed(least: Mapping[str, float]) -> str:
+    """By task, in a sentence."""
     return ", ".join(f"{percent(d)} on {name}" for name, d in least.items())
