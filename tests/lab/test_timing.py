@@ -17,6 +17,7 @@ from superadam.lab.comparison.jobs import Job
 from superadam.lab.comparison.judging import judged
 from superadam.lab.comparison.leaderboard.board import Board
 from superadam.lab.comparison.options import Options
+from superadam.lab.comparison.records import Results
 from superadam.lab.comparison.statistics import analyse
 from superadam.lab.comparison.timing import Pilot
 from superadam.lab.comparison.verdict import verdict
@@ -222,7 +223,11 @@ def test_when_the_time_is_over_seeds_that_not_all_methods_have_run_are_dropped(t
     records = carried_out(study, {}).records
     report = [r for r in records if r.phase == "report"]
     some = [r for r in records if r.phase == "tune"] + [r for r in report if r.seed < 5 or r.method == "a"]
-    assert timing.in_time(study, some).report_seeds == [0, 1, 2, 3, 4]
+    shorter = timing.in_time(study, some)
+    assert shorter.report_seeds == [0, 1, 2, 3, 4]
+    assert timing.in_time(shorter, some) == shorter
+    said = "--minutes 1 was over before all runs were made: 3 of 8 planned seeds were dropped"
+    assert any(said in caution for caution in verdict(Results(shorter, {}, some)).cautions)
     assert timing.in_time(study, [r for r in some if r.seed < 2 or r.phase == "tune"]) is None
 
 

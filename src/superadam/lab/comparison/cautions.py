@@ -56,6 +56,11 @@ def cautions_of(results: Results, found: Statistics) -> list[str]:
             f"{reused} of {len(results.records)} runs were taken from other comparisons, where they were the same. "
             "Their seconds are left out; --no-reuse with a new --out makes all runs."
         )
+    if plan.dropped and plan.minutes:
+        made.append(
+            f"--minutes {plan.minutes:g} was over before all runs were made: {plan.dropped} of "
+            f"{seeds + plan.dropped} planned seeds were dropped. The forecast was for all of them."
+        )
     if 0 < plan.trials < LEAST_TRIALS:
         best = "the best learning rate of fewer is always the lowest or highest one tried"
         made.append(f"Most verdicts need at least {LEAST_TRIALS} trials, in a new --out: {best}.")

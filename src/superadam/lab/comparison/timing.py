@@ -154,7 +154,9 @@ def in_time(plan: Plan, records: Iterable[Record]) -> Plan | None:
     one that was planned with them.
     """
     seeds = finished_seeds(plan, records)
-    return dataclasses.replace(plan, report_seeds=seeds) if len(seeds) >= FEWEST else None
+    if len(seeds) < FEWEST:
+        return None
+    return dataclasses.replace(plan, report_seeds=seeds, dropped=plan.dropped + len(plan.report_seeds) - len(seeds))
 
 
 def forecast(plan: Plan, pilots: Pilots) -> dict[str, float]:
