@@ -5,6 +5,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Two test workers, one thread each: tests are many and small.
 WORKERS ?= 2
+# With bytecode, whatever the environment says: each of the hundred processes would compile everything anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .PHONY: help chromium demo test coverage test-slow test-versions lint format docs pictures dist clean
 
@@ -32,15 +34,15 @@ chromium:
 		|| echo "Chromium is not there and cannot be installed: tests that need it are skipped."
 
 test: $(VENV)/test.stamp lint chromium  ## lint, types, tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS)
+	$(PYTEST) -m "not slow"
 
 # Apart from `test`, which it would make half as long again.
 coverage: $(VENV)/test.stamp chromium  ## the same tests, with the lines that they run; fails below the floor in pyproject.toml
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --cov --cov-report=term
+	$(PYTEST) -m "not slow" --cov --cov-report=term
 
 # Hypothesis draws the same examples in `test` everywhere, many new ones here (tests/conftest.py).
 test-slow: $(VENV)/slow.stamp  ## the tests marked slow; properties on thousands of random examples
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile=random -n $(WORKERS)
+	$(PYTEST) -m "slow or hypothesis" --hypothesis-profile=random
 
 # The examples as a user's checker sees them: without our settings, and their functions without types checked, too.
 lint: $(VENV)/test.stamp  ## ruff and mypy --strict

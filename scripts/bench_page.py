@@ -50,7 +50,7 @@ print(*SuperAdam(torch.nn.Linear(2, 1), matrix=matrices.Yogi()).ways(), sep="\\n
 - Usually nothing. The optimizer takes torch's fused kernel wherever one computes the same step.
 - `compile=True` where `opt.ways()` says "tiles". On ResNet-18 a compiled step takes {gain} of the time. The first
   steps take {cold} s, or {warm} s once torch has the kernels in its cache. A model of small tensors gains nothing:
-  tensors of up to 65,536 numbers are not compiled.
+  it is not compiled if none has more than 65,536 numbers.
 - Parameter names for Shampoo, SOAP and PSGD: `SuperAdam(model, …)`, not `model.parameters()`. Different tensors then
   refresh their factors in different steps ([why](scale.md#matrices-per-tensor-muon-shampoo-soap-psgd)).
 - `state_dtype=torch.bfloat16` halves the state, but the step is much slower ([times](scale.md#state-in-bfloat16)).
@@ -363,12 +363,14 @@ On two blocks of GPT-2, matrix products are 80 to 95 % of a step (torch's profil
 The target is 0.8 of the fastest package. Three results miss it:
 
 - `muon` on ResNet-18 (0.81) and on the blocks (0.84): matrix products. Three polynomials at a time would need fewer,
-  but bfloat16's rounding errors would grow too large.
+  but bfloat16's rounding errors would grow too large. Since this run, large tensors are multiplied one at a time, as
+  matrices: in a batch of one, torch copies transposed bfloat16 matrices. Symmetric products are computed by blocks up
+  to the diagonal.
 - `muon` on 1,000 small tensors (1.08): products are about a quarter of the step (cProfile); calls for each tensor are
   the rest. Since this run, tensors of one shape are stacked in one call.
 - `shampoo` by medians (1.53 on ResNet-18, 1.21 on the blocks): all refreshes of the package come in one step, which
   its median does not show. By means the ratios are 1.45 and 0.32. Since this run, a step has four matrix products
-  instead of six.
+  instead of six, two of them by blocks up to the diagonal.
 """
 
 

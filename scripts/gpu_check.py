@@ -13,6 +13,7 @@ import argparse
 import platform
 import statistics
 import time
+from functools import partial
 
 import torch
 from torch import nn
@@ -165,20 +166,33 @@ def graphs(device):
 # ---------------------------------------------------------------------------------------------------- time and memory
 
 
+def two_point(opt):
+    return isinstance(opt, SuperAdam) and opt.two_point
+
+
+def put_back(params, grads):
+    """As a closure with τ = 1: the step has cleared the gradients."""
+    for p, grad in zip(params, grads, strict=True):
+        p.grad = grad
+    return 0.0
+
+
 def milliseconds(make, device, count, rounds=20):
-    """The median time of a step of layers of 1024 × 1024; per parameter, the bytes of state, and the most memory beyond
-    parameters, gradients and state that a step takes (None where torch does not count it)."""
+    """The median time of a step of layers of 1024 × 1024, of both halves with τ = 1; per parameter, the bytes of state,
+    and the most memory beyond parameters, gradients and state that a step takes (None where torch does not count it).
+    """
     params = [torch.randn(1024, 1024, device=device, requires_grad=True) for _ in range(max(1, count >> 20))]
     for p in params:
         p.grad = torch.randn_like(p)
     opt, times, counts = make(params), [], device.startswith("cuda")
+    step = partial(opt.step, partial(put_back, params, [p.grad for p in params])) if two_point(opt) else opt.step
     for n in range(rounds + 3):
         synchronize(device)
         if counts and n == 3:
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
         start = time.perf_counter()
-        opt.step()
+        step()
         synchronize(device)
         times.append(1e3 * (time.perf_counter() - start))
     held = sum(t.nbytes for s in opt.state.values() for t in s.values() if isinstance(t, torch.Tensor) and t.dim())
@@ -195,6 +209,8 @@ def speed(device, count):
         "case 1, lists": lambda params: SuperAdam(params, fused=False),
         "case 4a": lambda params: SuperAdam(params, matrix=matrices.Belief()),
         "case 4a, compile=True": lambda params: SuperAdam(params, matrix=matrices.Belief(), compile=True),
+        "case 1, τ = 1": lambda params: SuperAdam(params, tau=1.0),
+        "case 1, τ = 1, compile=True": lambda params: SuperAdam(params, tau=1.0, compile=True),
         "case 1, state in bfloat16": lambda params: SuperAdam(params, state_dtype=torch.bfloat16),
         "lion": lambda params: create("lion", params),
         "muon": lambda params: create("muon", params),

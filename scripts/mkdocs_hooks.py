@@ -17,6 +17,7 @@ import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+import command_page
 import gallery
 import messages
 import notebooks
@@ -53,9 +54,11 @@ def on_files(files, config, **kwargs):
 
 
 def on_page_markdown(markdown, page, files, **kwargs):
-    """The cards of the gallery, and the messages of errors."""
+    """The cards of the gallery, the messages of errors, and the options of the command."""
     if page.file.src_uri == "errors.md":
         return markdown.replace(messages.MARK, messages.section())
+    if page.file.src_uri == "command.md":
+        return markdown.replace(command_page.MARK, command_page.section())
     if page.file.src_uri != "gallery.md":
         return markdown
     tutorials = [

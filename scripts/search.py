@@ -154,7 +154,7 @@ VARIANCE = {
         f"SOAP, τ = {tau}, λ = {lam}": f"soap {PUBLISHED} betas=[0.5,0.95] {FIVE} tau={tau} eps={lam} lr=1e-4:0.3"
         for tau, lam in itertools.product((0.1, 1), (1e-8, 5e-4))
     },
-    **{f"Muon, τ = 1, β = {beta}": f"limuon momentum={beta} lr=1e-4:0.3" for beta in (0.5, 0.9)},
+    **{f"Muon, τ = 1, α = {alpha}": f"limuon alpha={alpha} lr=1e-4:0.3" for alpha in (0.5, 0.1)},
 }
 """Variance reduction with the weights that suit it: a large α, a λ that is not tiny, small learning rates as well."""
 QUICK = ("digits-autoencoder", "digits-vit", "ratings", "logistic-sparse")

@@ -1,3 +1,4 @@
+import gc
 import random
 import re
 
@@ -11,7 +12,7 @@ collect_ignore = ["programs"]
 # `make test` draws the same examples on every machine, `make test-slow` many others each time
 # (--hypothesis-profile=random). No example has a time limit: the machine may be busy.
 COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", COMMON, derandomize=True, max_examples=50)
+settings.register_profile("same", COMMON, derandomize=True, max_examples=25)
 settings.register_profile("random", COMMON, max_examples=2000, print_blob=True)
 settings.load_profile("same")
 
@@ -34,7 +35,34 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             return next((name for name, pattern in TOGETHER.items() if re.search(pattern, nodeid)), nodeid)
 
+        def mark_test_complete(self, node, item_index, duration=0):
+            """As xdist's, but what is done is forgotten: it would be counted again with every test that follows."""
+            nodeid = self.registered_collections[node][item_index]
+            work, scope = self.assigned_work[node], self._split_scope(nodeid)
+            if scope in work:  # not so for the second report of one test
+                work[scope][nodeid] = True
+                if all(work[scope].values()):
+                    del work[scope]
+            self._reschedule(node)
+
     return Together(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """What is collected stays to the end: Python's garbage collector would look at it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frozen():
+    """What is there before a module stays, too, packages mostly: who calls the collector would wait a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

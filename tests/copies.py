@@ -27,13 +27,14 @@ def start(*args, env=None, **options):
             # Popen returns as soon as its own pipe is closed. Not only closed: torch's logging writes to the file that
             # pytest captures stderr with, and its number would be given to a socket of gloo.
             for fd in map(int, os.listdir("/dev/fd")):
-                if fd > 2:
+                if fd > 2 and fd not in options.get("pass_fds", ()):
                     os.dup2(2, fd, inheritable=False)
             gc.freeze()  # what this process has made is not looked at again, nor copied for it
             gc.enable()
             warnings.resetwarnings()  # which pytest turns into errors
             os.environ.update(env or {})
-            sys.stdin, sys.stdout, sys.stderr = map(os.fdopen, (0, 1, 2), "rww")
+            # Not closed with the object: a copy of this copy has others in its place.
+            sys.stdin, sys.stdout, sys.stderr = (os.fdopen(fd, mode, closefd=False) for fd, mode in enumerate("rww"))
             code = run(args)
         except BaseException:
             traceback.print_exc()
@@ -76,7 +77,7 @@ def check(*args, **options):
 
 def wait_for_all(*processes):
     """Of those that work together. If one fails, the others would wait for it: they are killed."""
-    wait_for(lambda: any(p.poll() for p in processes) or all(p.poll() == 0 for p in processes), pause=0.1)
+    wait_for(lambda: any(p.poll() for p in processes) or all(p.poll() == 0 for p in processes))
     for process in processes:
         process.kill()
         process.wait()

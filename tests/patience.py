@@ -27,7 +27,7 @@ def ended(process):
                 pytest.fail(f"{process.args} hangs: {process.communicate()}")
 
 
-def wait_for(found, pause=0.5, alive=lambda: True):
+def wait_for(found, pause=0.1, alive=lambda: True):
     """What `found` returns, as soon as it is true; as long as those are alive who are to bring it about."""
     begun = time.monotonic()
     while not (value := found()):

@@ -8,8 +8,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import command_page
 import messages
 import pytest
+import typer
 from options import described, of_method, options
 from references import REFERENCES, paper
 
@@ -81,6 +83,16 @@ def test_every_option_of_a_comparison_is_explained():
     assert described(Options.__doc__).keys() == {f.name for f in dataclasses.fields(Options)}
 
 
+def test_every_option_of_every_command_is_on_its_page():
+    """In the section that the site's build makes of the command. A hidden option would be documented nowhere."""
+    assert command_page.MARK in (ROOT / "docs" / "command.md").read_text()
+    for name, command in typer.main.get_command(command_page.app).commands.items():
+        _, _, section = command_page.section().partition(f"## superadam {name}\n")
+        shown = section.partition("\n## ")[0]
+        assert re.search(r"```bash\nsuperadam \w+.*\n```", shown), f"{name} has no example"
+        assert all(meaning and f"| {option} |" in shown for option, _, meaning in command_page.rows(command)), name
+
+
 @pytest.mark.parametrize("script", [importlib.import_module("options"), importlib.import_module("references")])
 def test_what_the_pages_are_made_by_does_what_it_says(script):
     assert doctest.testmod(script).failed == 0
@@ -134,7 +146,8 @@ def test_every_public_method_of_the_optimizer_is_on_its_page():
     page = (ROOT / "docs" / "api" / "optimizer.md").read_text()
     shown = set(re.search(r"inherited_members: \[(.*)\]", page)[1].split(", "))
     classes = [c for c in superadam.SuperAdam.__mro__[1:] if c.__module__.startswith("superadam.")]
-    public = {name for c in classes for name in vars(c) if not name.startswith("_")} - set(vars(superadam.SuperAdam))
+    own = set(vars(superadam.SuperAdam)) - {"step"}  # which torch wraps when the first optimizer is made
+    public = {name for c in classes for name in vars(c) if not name.startswith("_")} - own
     of_composer = {name for name in public if name.endswith("_metrics")}
     of_scaler = {"found_inf"}  # which GradScaler sets
     assert shown == public - of_composer - of_scaler

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import copies
 import superadam_command
 from superadam import bench, cli, zoo
 from superadam.bench import models, startup
@@ -58,10 +58,11 @@ def test_an_unknown_model_is_refused_with_the_known_ones(run):
 
 
 def test_without_the_extra_the_command_says_what_to_install():
-    code = "import sys; sys.modules['typer'] = None; import superadam.cli"
-    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    code = "import sys; sys.modules['typer'] = None; sys.modules.pop('superadam.cli'); import superadam.cli"
+    with copies.start("-c", code, stderr=copies.PIPE, text=True) as made:
+        _, said = made.communicate()
     assert made.returncode == 1
-    assert made.stderr == "The superadam command needs typer: pip install 'superadam[lab]'\n"
+    assert said == "The superadam command needs typer: pip install 'superadam[lab]'\n"
 
 
 def test_version_is_the_same_everywhere(monkeypatch, capsys):

@@ -4,6 +4,7 @@ A kernel takes seconds to make (torch keeps it on disk afterwards): the fast tes
 compositions is slow.
 """
 
+import copy
 import math
 
 import pytest
@@ -230,6 +231,58 @@ def test_small_and_short_tensors_go_without_a_kernel(made):
     check(2**-8, sized(200), dtypes=(torch.bfloat16,), matrix="Yogi")
     check(5e-6, sized(200), dtypes=(torch.complex64,), **YOGI)
     assert not made
+
+
+SHAPES_OF_SMALL = [((), "contiguous"), ((0, 3), "contiguous"), ((3,), "contiguous"), ((2, 2), "contiguous")]
+SHAPES_OF_SMALL += [((1, 2, 2, 3), "channels last"), ((2, 7), "contiguous"), ((16,), "contiguous")]
+MIXED = [((150,), "contiguous", "alike", ()), *((shape, how, "alike", ()) for shape, how in 2 * SHAPES_OF_SMALL)]
+
+
+@pytest.mark.parametrize("options", [YOGI, CASE_1, {**CASE_1, **YOGI, "decoupled_weight_decay": False}])
+def test_small_tensors_take_the_same_steps_in_one_call(options, made):
+    """x is copied, the state is not; the second half of line 11 needs x only if a weight decay is in the gradient."""
+    check(parameters=MIXED, **options)
+    assert made
+
+
+def test_one_kernel_of_inductor_takes_small_and_large_tensors():
+    check(parameters=MIXED, **CASE_1)
+
+
+def _lots(opt):
+    return [(lot, layout) for layout in opt._plans[0].layouts for lot in layout.__dict__.get("end_to_end", ())]
+
+
+def _moved(problem, how, **options):
+    """Steps between which the state of small tensors is put elsewhere, with equal numbers."""
+    opt = SuperAdam(problem.params, lr=0.1, **options)
+    for n in range(6):
+        opt.step(problem.closure(n))
+        for p in problem.params:
+            for name, t in opt.state[p].items():
+                if how == "data" and name in ("g", "v"):
+                    t.data = t.data.clone()
+        if how == "checkpoint":
+            opt.load_state_dict(copy.deepcopy(opt.state_dict()))
+        elif how == "copy":
+            problem, opt = copy.deepcopy((problem, opt))
+    return problem, opt
+
+
+@pytest.mark.usefixtures("made")
+@pytest.mark.parametrize("how", ["data", "checkpoint", "copy"])
+def test_state_of_small_tensors_that_is_put_elsewhere(how):
+    """A step never writes into vectors that are the state no longer."""
+    problem, opt = _moved(Problem(parameters=MIXED), how, compile=True, **CASE_1)
+    expected, _ = _moved(Problem(parameters=MIXED), "", foreach=True, **CASE_1)
+    equal(problem.params, expected.params)
+    opt.step(problem.closure(9))
+    lots = _lots(opt)
+    assert sum(len(which) for (which, *_), _ in lots) == len(MIXED) - 1
+    for (which, _, vectors), layout in lots:
+        for name in ("g", "v"):
+            ends = {vectors[name].untyped_storage().data_ptr()}
+            assert {layout.states[i][name].untyped_storage().data_ptr() for i in which} == ends
 
 
 def test_sums_do_not_lose_what_is_left_of_the_last_row():

@@ -184,4 +184,4 @@ def test_a_method_that_is_said_to_have_kernels_has_one(name, made, tiny):
 
 @pytest.mark.skipif(not compiled_step.RESULTS.exists(), reason="not measured yet: compiled_step.py --write")
 def test_the_table_is_that_of_the_results():
-    assert between(compiled_step.MARKS) == compiled_step.table(json.loads(compiled_step.RESULTS.read_text()))
+    assert between(compiled_step.MARKS) == compiled_step.tables(json.loads(compiled_step.RESULTS.read_text()))

@@ -5,6 +5,7 @@ batches, x there, and x after five batches more.
 """
 
 import gzip
+import pickle
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,22 @@ def split(state):
     for name, old in (("theta", "theta"), ("kappas", "kappa")):
         state |= {f"{old}{i}": value for i, value in enumerate(state.pop(name))}
     return state
+
+
+def test_failures_that_were_counted_in_one_number_are_counted_apart():
+    """Whole numbers were decompositions that failed in float32, eighths those that failed in float64 too, in a row."""
+    x = torch.ones(3, 2, requires_grad=True)
+    opt = SuperAdam([x], matrix=matrices.SOAP())
+    x.grad = torch.ones(3, 2)
+    opt.step()
+    saved = opt.state_dict()
+    del saved["state"][0]["retries"]
+    saved["state"][0]["failures"] = torch.tensor([2 + 3 / 8])
+    again = pickle.loads(pickle.dumps(opt))
+    del again.state[again.param_groups[0]["params"][0]]["retries"]
+    again.state[again.param_groups[0]["params"][0]]["failures"].fill_(2 + 3 / 8)
+    opt.load_state_dict(saved)
+    for loaded in (opt, pickle.loads(pickle.dumps(again))):
+        (state,) = loaded.state.values()
+        assert (state["retries"].item(), state["failures"].item()) == (2, 3)
+    assert saved["state"][0]["failures"].item() == 2 + 3 / 8

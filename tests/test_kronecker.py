@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from superadam import SuperAdam, matrices, schedules
-from superadam._step import stages
+from superadam.matrices import products
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
@@ -100,13 +100,49 @@ def test_tensors_that_are_refreshed_together_are_refreshed_as_each_alone(name, m
             opt.step()
         return torch.stack([p.detach() for _, p in params])
 
-    together, calls = trained(), []
+    together, calls, refresh = trained(), [], getattr(matrices, name).refresh
 
-    def alone(s, due):
-        calls.append(len(due))
-        for i in due:
-            s.matrix.refresh(s.some([i]).bound())
+    def alone(self, s):
+        calls.append(len(s.params))
+        for i in range(len(s.params)):
+            refresh(self, s.some([i]).bound())
 
-    monkeypatch.setattr(stages, "_refresh_some", alone)
+    monkeypatch.setattr(getattr(matrices, name), "refresh", alone)
     torch.testing.assert_close(together, trained(), rtol=1e-12, atol=1e-12)
-    assert set(calls) == {2, 3}
+    assert set(calls) == {2, 3, 12}  # all in the first step
+
+
+def test_a_partial_refresh_copies_no_slot(monkeypatch):
+    """The slots of those that are due are a part of the batch, and no index is made."""
+    params = [(f"p{i}", torch.randn(4, 3, requires_grad=True)) for i in range(5)]
+    opt = SuperAdam(params, matrix=matrices.SOAP(every=2))
+    seen, refresh = [], matrices.SOAP.refresh
+
+    def look(self, s):
+        batch = s.layout.stacks
+        seen.append((len(s.params), {name for name in batch if getattr(s, name)._base is not batch[name]}))
+        refresh(self, s)
+
+    for t in range(3):
+        for _, p in params:
+            p.grad = torch.randn_like(p)
+        if t > 0:
+            monkeypatch.setattr(matrices.SOAP, "refresh", look)
+        opt.step()
+    assert seen == [(2, set()), (3, set())]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("rows", [20, 300, 600])
+def test_symmetric_products_by_blocks_are_those_of_the_whole(rows, batch, dtype):
+    """With rows that are no multiple of a block, and transposed matrices."""
+    X = torch.randn(batch, 40, rows, dtype=dtype).mT
+    C = products.symmetric(X, X.mT)
+    close = {"atol": 0.5, "rtol": 0.02} if dtype is torch.bfloat16 else {}
+    with torch.no_grad():
+        torch.testing.assert_close(products.symmetric(X, X.mT), C, **close)
+        torch.testing.assert_close(products.symmetric(X, X.mT, C, beta=0.5, alpha=2.0), 2.5 * C, **close)
+        A = C.clone()
+        products.add_gram(A, X, 0.5, 2.0)
+    torch.testing.assert_close(A, 2.5 * C, **close)

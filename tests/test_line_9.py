@@ -8,7 +8,7 @@ import torch
 
 from problems import Stochastic, train
 from superadam import Monitor, SuperAdam, matrices, penalties, reference, schedules, sets
-from superadam._step.view import View
+from superadam._step import line_9
 from superadam.iterates import ScheduleFree
 from superadam.matrices import (
     SOAP,
@@ -156,7 +156,7 @@ def dense_inverse(opt, params):
     for i, p in enumerate(params):
         (view,) = [v for v in views if any(q is p for q in v.params)]
         if view.matrix.scope == "all":
-            s = View.merged(views).bound()
+            s = line_9.merged(views).bound()
             g = torch.stack([opt.state[q]["g"] for q in params])
             units = torch.eye(2 * n, dtype=torch.float64).view(-1, *g.shape)
             inverse = s.matrix.inverse(s)
@@ -197,7 +197,7 @@ def check_optimal(opt, params, part, gamma=0.3, decay=0.0, tol=1e-8):
     free = start - gamma * inverse @ g
     assert (x - free).norm() > 1e-3  # the set is in the way
     if isinstance(part, sets.ConvexSet) and part.convex:
-        for _ in range(20):
+        for _ in range(5):
             z = prox(x + torch.randn_like(x), 1.0)
             assert slope @ (z - x) >= -tol
 
@@ -208,12 +208,13 @@ def test_line_9_meets_its_optimality_conditions(matrix, part):
     check_optimal(opt, params, PARTS[part], decay=0.1)
 
 
-@pytest.mark.parametrize(("matrix", "part"), [pair for pair in PAIRS if not supported(*pair)])
-def test_other_pairs_are_refused_by_name(matrix, part):
-    with pytest.raises(ValueError, match=r"line 9|of H_t|one learning rate") as refused:
-        composed(MATRICES[matrix], PARTS[part])
-    assert type(PARTS[part]).__name__ in str(refused.value) or matrix == "Spectral"
-    assert type(MATRICES[matrix]).__name__ in str(refused.value)
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_other_pairs_are_refused_by_name(matrix):
+    for part in (part for other, part in PAIRS if other == matrix and not supported(matrix, part)):
+        with pytest.raises(ValueError, match=r"line 9|of H_t|one learning rate") as refused:
+            composed(MATRICES[matrix], PARTS[part])
+        assert type(PARTS[part]).__name__ in str(refused.value) or matrix == "Spectral"
+        assert type(MATRICES[matrix]).__name__ in str(refused.value)
 
 
 def test_a_refusal_says_what_works():
@@ -356,7 +357,7 @@ def test_sets_of_several_groups_share_one_matrix():
             return 0.0
 
         opt.step(closure)
-    s = View.merged(list(opt._grouped(lambda p, s: True))).bound()
+    s = line_9.merged(list(opt._grouped(lambda p, s: True))).bound()
     inverse = s.matrix.inverse(s)
     units = torch.eye(12, dtype=torch.float64).view(-1, 4, 3)
     K = torch.stack([torch.cat(list(inverse(type(s.x)(list(unit))))) for unit in units], 1)

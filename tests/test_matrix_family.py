@@ -35,8 +35,11 @@ def cells(method):
 def test_the_table_is_that_of_the_runs(method):
     shown = cells(method)
     assert sorted(shown) == sorted(TASKS)
-    for task, (loss, evaluations, _) in shown.items():
+    for task, (loss, evaluations, seconds) in shown.items():
         ours, theirs = runs(task, method), runs(task, "adamw")
+        if not ours:
+            assert (loss, evaluations, seconds) == ("–", "–", "–")
+            continue
         target = median(rows[-1]["valid_loss"] for rows in theirs.values())
         ratio = math.exp(fmean(math.log(ours[s][-1]["valid_loss"] / theirs[s][-1]["valid_loss"]) for s in ours))
         assert loss.split()[-1] == ("lower" if ratio < 1 else "higher")
@@ -53,3 +56,27 @@ def test_the_table_is_that_of_the_runs(method):
 def test_the_page_is_up_to_date():
     pytest.importorskip("typer", reason="comes with superadam[lab]")
     copies.check(ROOT / "scripts" / "matrix_family.py", "--check")
+
+
+def test_a_run_of_one_task_keeps_the_others(monkeypatch, tmp_path):
+    pytest.importorskip("typer", reason="comes with superadam[lab]")
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import matrix_family
+    from kept import read
+
+    made = read(matrix_family.DATA)[0]
+    asked = []
+
+    def compare(tasks, methods, *, budget_evals=None, **options):
+        asked.append((tasks, budget_evals))
+        return made
+
+    monkeypatch.setattr(matrix_family.lab, "compare", compare)
+    stored, new = len(COMPARISONS), matrix_family.run(["pydoc-transformer"], tmp_path, 1)
+    assert asked == [(["pydoc-transformer"], 250)]
+    assert new[-1] is made
+    kept = [record for results in new[:-1] for record in results.records]
+    assert len(kept) == sum(r["task"] != "pydoc-transformer" for r in RECORDS)
+    again = matrix_family.run(["ratings"], tmp_path, 1)
+    assert not any("ratings" in results.plan.tasks for results in again[:-1])
+    assert len(again) <= stored + 1

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment, linprog, minimize
 
-from superadam import matrices, sets
+from superadam import SuperAdam, matrices, sets
 from superadam._state.options import Composition
 from superadam._state.parts import Part
 from superadam.estimators import Recursive
@@ -712,8 +712,24 @@ def test_which_sets_are_bounded():
     assert set(BOUNDED) == EVERY.keys() - unbounded
     for part in (*map(EVERY.get, unbounded), sets.Box(0, None), sets.Box(-1, torch.tensor([1.0, math.inf]))):
         assert not part.bounded
-        with pytest.raises((ValueError, NotImplementedError), match="bounded"):
+        with pytest.raises((ValueError, NotImplementedError), match=r"bounded|program in every step\. Use an adaptive"):
             part.lmo(torch.ones(3, 5))
+
+
+@pytest.mark.parametrize(
+    ("part", "instead"),
+    [
+        (sets.Polyhedron(torch.eye(4), torch.ones(4)), "linear program in every step. Use an adaptive matrix"),
+        (sets.Intersection(sets.Simplex(), sets.Box(0, 0.7)), "CappedSimplex and BoxSection have an lmo"),
+        (sets.Correlation(), "semidefinite program in every step. Use a matrix with one learning rate"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_sets_without_lmo_say_what_to_use(part, instead):
+    with pytest.raises(NotImplementedError, match=instead):
+        part.lmo(torch.ones(2, 2))
+    with pytest.raises(ValueError, match=instead):
+        SuperAdam([torch.nn.Parameter(torch.eye(2))], matrix=matrices.Zero(), constraint=part)
 
 
 @pytest.mark.parametrize("name", BOUNDED)
@@ -753,6 +769,7 @@ def test_lmo_of_slices_is_that_of_each(dim):
         lambda dim: sets.Sphere(2.0, dim),
         lambda dim: sets.BoxSection(2.0, 1.0, -0.1, 0.7, dim),
         lambda dim: sets.Ordered("increasing", 0.0, 1.0, dim),
+        lambda dim: sets.Ordered("concave", 0.0, 1.0, dim),
     ):
         x = build(dim).lmo(g)
         for at in np.ndindex(*(1 if i in axes else n for i, n in enumerate(g.shape))):
@@ -773,6 +790,19 @@ def test_lmo_solves_the_linear_program(name):
         else:
             program = linprog(g.tolist(), A_eq=[[1] * 5], b_eq=[2.0], bounds=[(0, cap) for cap in caps])
         assert abs(program.fun - float(g @ constraint.lmo(g))) < 1e-9
+
+
+@pytest.mark.parametrize("order", ["convex", "concave"])
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_lmo_of_convex_sequences_solves_the_linear_program(n, order):
+    part = sets.Ordered(order, -1.0, 2.0)
+    bend = np.diff(np.eye(n), n=2, axis=0)
+    for seed in range(20):
+        g = torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).round(decimals=1)
+        x = part.lmo(g)
+        assert part.contains(x, 1e-12)
+        ordered = {"A_ub": -bend if order == "convex" else bend, "b_ub": np.zeros(n - 2)} if n > 2 else {}
+        assert abs(linprog(g.numpy(), bounds=[(-1, 2)] * n, **ordered).fun - float(g @ x)) < 1e-9
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 12])

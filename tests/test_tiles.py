@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pairs import pairs
 from problems import Live
 from superadam import SuperAdam, estimators, iterates, matrices, penalties, schedules, sets
 from superadam._step import compiled, tiles
@@ -199,8 +200,7 @@ def small_tiles(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_tiles")
-@pytest.mark.parametrize("tau", [0.0, 1.0])
-@pytest.mark.parametrize("matrix", ELEMENTWISE)
+@pytest.mark.parametrize(("matrix", "tau"), pairs(ELEMENTWISE, [0.0, 1.0]))
 def test_a_step_needs_a_few_tiles_of_scratch(matrix, tau):
     """However large the tensors are, and however many small ones there are."""
     for sizes in ([100_000, 50_000], [TILE // 32] * 400):
@@ -264,17 +264,17 @@ def test_weights_are_computed_once_per_step(tau):
 
 
 def test_ways_say_which_tensors_are_compiled():
-    """Tensors of at most 65,536 numbers are not: where all are small, the way is another."""
+    """Where none has more than 65,536 numbers, the way is another. What lies otherwise in memory is left to it, too."""
     small, large = (torch.zeros(n, requires_grad=True) for n in (65_536, 65_537))
+    across = torch.zeros(300, 300).t()[:, ::2].requires_grad_()
     options = {"matrix": "Yogi", "compile": True}
     head, *why = SuperAdam([small], **options).ways()
     assert head == "group 0, 1 tensor: tiles"
     assert "  not compiled: all tensors are small" in why
-    head, remark, *_ = SuperAdam([small, large], **options).ways()
-    assert (head, remark) == (
-        "group 0, 2 tensors: compiled",
-        "  1 of them by tiles: small, or laid out otherwise",
-    )
+    for others in ([small], [small, across]):
+        head, *more = SuperAdam([*others, large], **options).ways()
+        assert head == f"group 0, {len(others) + 1} tensors: compiled"
+        assert ("  1 of them by tiles: small, or laid out otherwise" in more) == (across in set(others))
 
 
 def test_ways_are_known_before_the_first_step():

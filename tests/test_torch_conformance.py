@@ -958,3 +958,10 @@ SuperAdam(
 
 
 instantiate_device_type_tests(TestConformance, globals())
+
+# In the quick suite each matrix has one τ, in turns; the other one is slow.
+SLOW = [info.name for n, info in enumerate(COMPOSITIONS) if (n // 2 + n) % 2]
+for kind in [found for name, found in globals().items() if name.startswith("TestConformance")]:
+    for name, test in list(vars(kind).items()):
+        if any(f"_{slow}_" in name for slow in SLOW):
+            setattr(kind, name, pytest.mark.slow(test))

@@ -102,7 +102,7 @@ MORE = [{}, {"weight_decay": 0.1}, {"weight_decay": 0.05, "maximize": True}]
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "layout", "foreach"), pairs(OF_TORCH, MORE, ["list", "groups"], [False, True]), ids=str
+    ("name", "more", "layout", "foreach"), pairs(OF_TORCH, MORE, ["list", "groups"], [False, True], one_in=4), ids=str
 )
 def test_equals_torch(name, more, layout, foreach, request):
     ours, theirs, options = OF_TORCH[name]

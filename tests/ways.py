@@ -184,7 +184,7 @@ def refused(matrix, variant):
 PRODUCT = [(m, tau, v) for m in MATRICES for tau in (0.0, 1.0) for v in VARIANTS if not refused(m, v)]
 
 
-IN_PAIRS = [p for p in pairs(MATRICES, VARIANTS, [0.0, 1.0]) if not refused(*p.values[:2])]
+IN_PAIRS = [p for p in pairs(MATRICES, VARIANTS, [0.0, 1.0], one_in=4) if not refused(*p.values[:2])]
 
 
 def has_kernel(opt):

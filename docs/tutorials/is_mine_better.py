@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Is my optimizer better?
 #
-# This page compares an optimizer of your own with AdamW, tuned alike, and reads the verdict. The example is momentum
-# with steps of equal length for every tensor. A comparison runs in worker processes, so the class must be in a file.
+# This page compares an optimizer of your own with AdamW and explains the verdict. Both are tuned in the same way. The
+# example is momentum with steps of equal length for every tensor. A comparison runs in worker processes, so the class
+# must be in a file.
 
 # %%
 # %%writefile mine.py
@@ -68,8 +69,8 @@ Markdown(verdict)
 #   explains the difference.
 # - **p** is the probability of a difference at least this large if the methods were equal.
 # - **Power** says how large a difference must be for this many seeds to detect it. Smaller ones may exist.
-# - Where the runs are not enough, because there are too few seeds or the best learning rate lies at the edge of the
-#   range, the headline says so and names what is needed.
+# - If there are too few seeds, or the best learning rate lies at the edge of the range, the headline says "not enough
+#   to tell" and names what is needed.
 #
 # ## Look at the runs
 
@@ -92,6 +93,6 @@ plt.show()
 # The two methods need different learning rates. Choose the range of `tune` so that both valleys lie inside it: a method
 # whose best learning rate was never tried looks worse than it is.
 #
-# Five trials and 200 gradients fit a page that is built in seconds. They are too few to publish. In a terminal,
+# This page uses five trials and 200 gradients so that it runs in seconds. They are too few to publish. In a terminal,
 # `superadam compare digits-mlp digits-cnn --methods "mine: mine.py:Normalized"` takes nine trials and shows a table
 # while it runs. [Comparing optimizers](../compare.md) has the rules, tasks of your own, and many machines.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # What the monitor sees
 #
-# A `Monitor` records what an optimizer does and does not change the run. Here it watches SUPER-ADAM with variance
+# A `Monitor` records what an optimizer does, without changing the run. Here it watches SUPER-ADAM with variance
 # reduction (τ = 1), which needs two gradients per batch, on a network with dropout.
 
 # %%
@@ -60,9 +60,9 @@ for name in ("step", "gradient_evaluations", "grad_norm", "g_norm", "condition",
 monitor.plot()
 
 # %% [markdown]
-# With τ = 1, look at the panel with the variance of differences divided by that of gradients. Variance reduction adds the
-# difference of the two gradients of a batch to the estimate. This pays only if differences have less variance than
-# gradients: the ratio must be below 1, and the smaller the better.
+# With τ = 1, look at the panel "variance of differences over that of gradients". Variance reduction adds the difference
+# of the two gradients of a batch to the estimate. This pays only if differences have less variance than gradients: the
+# ratio must be below 1, and the smaller the better.
 #
 # ## A mistake that still trains
 #

@@ -27,7 +27,7 @@ __all__ = ["app", "main"]
 
 
 class Commands(TyperGroup):
-    """All of them: what goes wrong in one is said in one place."""
+    """The group of all commands; it handles the errors of all of them in one place."""
 
     def invoke(self, ctx: Any) -> Any:
         with ended():

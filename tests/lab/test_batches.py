@@ -151,13 +151,13 @@ def test_wrong_arguments():
         next(batches(rows, 2, seed=0, augment=True))
     with pytest.raises(ValueError, match="augment=True needs a seed"):
         batches(images(), 2, augment=True)
-    with pytest.raises(DataError, match="there is no row"):
+    with pytest.raises(DataError, match="the data has no rows"):
         batches(rows.take(slice(0)), 2)
     with pytest.raises(ValueError, match="size=0"):
         batches(rows, 0)
     with pytest.raises(ValueError, match="bptt=0"):
         streams(Tokens(torch.arange(9), []), 2, 0)
-    with pytest.raises(DataError, match="a text of 5 words has no two words for each of 3 streams"):
+    with pytest.raises(DataError, match="a text of 5 words is too short for 3 streams"):
         streams(Tokens(torch.arange(5), []), 3, 2)
 
 

@@ -144,14 +144,14 @@ def test_no_server(tmp_path, server, monkeypatch):
 
 def test_wrong_content_is_not_kept(tmp_path, server):
     server.content = b"x" * len(CONTENT)
-    with pytest.raises(DataError, match=r"has not the md5 .* Nothing was kept"):
+    with pytest.raises(DataError, match=r"sent a file whose md5 is not .* Nothing was saved"):
         fetch("tiny", tmp_path)
     assert list((tmp_path / "sub").iterdir()) == []
 
 
 def test_more_than_there_should_be_is_not_kept(tmp_path, server):
     server.content = CONTENT + b"x" * 10_000_000
-    with pytest.raises(DataError, match=r"sends more than the \d+ bytes it should"):
+    with pytest.raises(DataError, match=r"sent more than the expected \d+ bytes"):
         fetch("tiny", tmp_path)
     assert list((tmp_path / "sub").iterdir()) == []
 
@@ -174,7 +174,7 @@ def test_a_wrong_beginning_from_before_is_thrown_away(tmp_path, server, stale):
 def test_a_wrong_file_that_is_there_is_not_overwritten(tmp_path, server):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "tiny").write_bytes(b"mine")
-    with pytest.raises(DataError, match=r"tiny is there, but its md5 is not .*Delete it and fetch again"):
+    with pytest.raises(DataError, match=r"tiny exists, but its md5 is not .*Delete it and fetch again"):
         fetch("tiny", tmp_path)
     assert (tmp_path / "sub" / "tiny").read_bytes() == b"mine"
     assert server.asked == []

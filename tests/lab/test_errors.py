@@ -134,7 +134,7 @@ def test_a_device_that_is_not_there(command, tmp_path, verb, device):
     one = ["--methods", "adamw"] if verb == "compare" else []
     result = command(verb, "digits-mlp", "--scale", "tiny", "--device", device, *one)
     assert result.exit_code == WRONG
-    assert result.stderr.startswith(f"Error: Nothing can be computed on {device!r} here")
+    assert result.stderr.startswith(f"Error: The device {device!r} does not work here")
     assert not (tmp_path / "runs").exists()
 
 

@@ -224,7 +224,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, file, me
         ("Sam base_optimizer=torch.optim.SGD + torch.optim.AdamW", "Sam evaluates a batch several times, and cannot"),
         ("Wants", "Wants.step needs loss, hessian: expected step"),
         ("NoRate", "NoRate has no 'lr' in its param_groups"),
-        ("seven", "is a int .expected a class"),
+        ("seven", "is a int .expected an optimizer class"),
         ("Plein", "has no 'Plein': did you mean 'Plain'"),
         ("Plain nothing=3", "cannot be built with .*unexpected keyword argument 'nothing'"),
         ("Plain taus=[[0.5, 0]]", "taus= changes the τ of line 11"),
@@ -241,7 +241,7 @@ def test_what_the_loop_cannot_run_is_refused_by_name(file, name, said):
     ("method", "said"),
     [
         ("no_such_package:SOAP", "There is no module 'no_such_package' for no_such_package:SOAP: pip install it"),
-        ("torch.optim.Muon + adamw", "'adamw' stands beside a .: expected two places"),
+        ("torch.optim.Muon + adamw", "'adamw' cannot be used with .: expected two import paths"),
         ("torch.optim.SGD + torch.optim.SGD + torch.optim.SGD", "expected two optimizers at the most"),
         ("no_file.py:Mine", "There is no file with an optimizer no_file.py"),
         ("addamw", "Unknown method 'addamw': did you mean 'adamw'"),
@@ -258,7 +258,7 @@ def test_what_cannot_be_made_says_what_to_write(method, said):
 
 
 def test_a_task_with_a_constraint_is_not_for_them():
-    with pytest.raises(ValueError, match="simplex-regression needs constraint, which methods of superadam alone know"):
+    with pytest.raises(ValueError, match="simplex-regression needs constraint, which only methods of superadam have"):
         optimizer("torch.optim.AdamW", "simplex-regression")
 
 
@@ -334,7 +334,7 @@ def test_a_function_that_workers_cannot_import_is_refused_before_anything_is_run
 
     plain = {"lambda": lambda model, lr: nested(model, lr), "nested": nested, "method": Holder.build}
     lab.method("mine", plain.get(how, of_a_network))
-    with pytest.raises(ValueError, match=r"Worker processes cannot import the method 'mine', .* give it by task_file="):
+    with pytest.raises(ValueError, match=r"Worker processes cannot import the method 'mine'.* pass that as task_file="):
         small(tmp_path, ["mine"])
 
 
@@ -362,7 +362,7 @@ def test_a_method_that_the_task_file_defines_too_is_that_of_the_file(tmp_path):
 def test_a_task_that_this_process_alone_knows_is_refused_before_anything_is_run(tmp_path):
     x = torch.ones(8, 1)
     lab.task("mine", model=lambda: nn.Linear(1, 1), data={"train": (x,)}, loss=lambda model, x: model(x).mean())
-    with pytest.raises(ValueError, match=r"Worker processes do not know the task 'mine', .* give it by task_file="):
+    with pytest.raises(ValueError, match=r"Worker processes do not know the task 'mine'.* pass that as task_file="):
         lab.compare(["mine"], [], trials=1, seeds=1, jobs=0, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

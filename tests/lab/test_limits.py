@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import copies
 from patience import HANGS, wait_for
 from superadam import lab
 from superadam.lab import tasks
-from superadam.lab.comparison.limits import descendants, resident
+from superadam.lab.comparison.limits import descendants, end_group, has_ended, resident
 from superadam.lab.comparison.records import Results
 from superadam.lab.errors import AllFailedError
 from superadam.lab.identity import _started
@@ -139,6 +140,7 @@ def test_a_loss_that_is_no_number_has_diverged(tmp_path, monkeypatch):
     assert [r.status for r in results.records] == ["diverged", "diverged"]
 
 
+@pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize("how", ["hangs", pytest.param("leaks", marks=pytest.mark.slow)])
 def test_a_loss_that_is_bad_from_its_first_call_on_is_stopped_while_planning_and_named(tmp_path, monkeypatch, how):
     monkeypatch.setenv("SUPERADAM_TEST_WORKER", "1")
@@ -156,12 +158,13 @@ def test_a_task_file_that_raises_while_planning_in_a_child_is_told_by_its_line(t
         compared(tmp_path, BAD["raises"][0], after=0, run_seconds=HANGS)
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_a_pilot_run_that_hangs_is_stopped_and_named(tmp_path, monkeypatch):
     monkeypatch.setenv("SUPERADAM_TEST_WORKER", "1")
     with pytest.raises(
-        ValueError, match=r"^bad with adamw, a pilot run: stopped after 10 s, the limit of --run-seconds"
+        ValueError, match=r"^bad with adamw, a pilot run: stopped after 4 s, the limit of --run-seconds"
     ):
-        compared(tmp_path, BAD["hangs"][0], after=1, run_seconds=10, minutes=HANGS)
+        compared(tmp_path, BAD["hangs"][0], after=1, run_seconds=4, minutes=HANGS)
 
 
 @pytest.mark.slow
@@ -171,6 +174,7 @@ def test_minutes_are_a_limit_of_planning_and_of_pilot_runs_too(tmp_path, monkeyp
         compared(tmp_path, BAD["hangs"][0], after=0, minutes=0.1)
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_the_first_sigterm_ends_a_comparison_whose_pilot_run_hangs(tmp_path):
     """And the process that makes the pilot run."""
     path = written(tmp_path, f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(1000)", after=1)
@@ -197,3 +201,43 @@ def test_the_first_sigterm_ends_a_comparison_whose_pilot_run_hangs(tmp_path):
     finally:
         process.kill()
         process.wait()
+
+
+# --------------------------------------------------------------------------------------------- the group of a process
+
+LEADER = """
+import os, subprocess, sys
+os.setpgrp()
+member = [sys.executable, "-c", "import time; time.sleep(600)"]
+print(subprocess.Popen(member, stdout=subprocess.DEVNULL).pid, flush=True)
+sys.exit(7)
+"""
+
+
+def test_a_group_ends_after_its_leader_whose_number_is_kept_until_then():
+    leader = subprocess.Popen([sys.executable, "-c", LEADER], stdout=subprocess.PIPE)
+    with leader.stdout:
+        member = int(leader.stdout.readline())
+    assert has_ended(leader, wait=True)
+    assert has_ended(leader)
+    assert leader.returncode is None  # not collected: no other process can have the number
+    os.kill(member, 0)
+    end_group(leader)
+    assert leader.returncode == 7
+    wait_for(lambda: _gone(member), pause=0.01)
+
+
+def _gone(pid):
+    """Whether a process has ended, though nobody may have collected its exit code."""
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
+def test_a_number_that_may_be_another_process_is_not_signalled(monkeypatch):
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    monkeypatch.setattr(os, "killpg", lambda pid, sent: pytest.fail("signalled"))
+    end_group(process)
+    assert has_ended(process)

@@ -374,6 +374,7 @@ def test_methods_of_a_file_are_taken_only_from_folders_that_are_named(tmp_path):
     assert beside.of(adam) == named.of(adam) is not None
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_the_second_command_of_the_same_minutes_goes_on_with_what_was_chosen(tmp_path, monkeypatch):
     small_plan(tmp_path)
     asked = Options(["line"], METHODS, minutes=HANGS, jobs=1, task_file=tmp_path / "line_task.py", out=tmp_path / "out")

@@ -199,7 +199,7 @@ def test_texts_are_as_long_as_the_longest_and_no_longer_than_the_model_takes(tmp
 @pytest.mark.filterwarnings("ignore")
 def test_other_models_are_refused_by_name(tmp_path, model):
     data = written(tmp_path / "films", train=films(4))
-    with pytest.raises(ValueError, match="'bert' sees later tokens, so it is no causal language model"):
+    with pytest.raises(ValueError, match="'bert' sees later tokens, so it is not a causal language model"):
         lab.huggingface("masked", model, data, label=None).workload("laptop", 0)
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     config(model, model_type="vit", **small)

@@ -1,4 +1,4 @@
-"""Gradients for `probe` and `Monitor`, taken so that training does not notice."""
+"""Gradients for `probe` and `Monitor`, without any effect on training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["aside", "gradients"]
 
 @contextmanager
 def aside(modules: Iterable[nn.Module], loader: object) -> Iterator[Replay]:
-    """A `with` after which the default generators, those of a loader, and the buffers of modules are as before."""
+    """A context that restores the default generators, those of a loader, and the buffers of modules."""
     start = Replay(modules)
     own = [(generator, generator.get_state()) for generator in generators_of(loader)]
     try:
@@ -27,7 +27,7 @@ def aside(modules: Iterable[nn.Module], loader: object) -> Iterator[Replay]:
 
 
 def gradients(loss: Tensor, params: Sequence[Tensor], source: str, hint: str = "") -> tuple[Tensor | None, ...]:
-    """The gradients of a loss, not by way of `p.grad`; None for a parameter that it does not depend on.
+    """The gradients of a loss, without using `p.grad`; None for a parameter on which it does not depend.
 
     For errors, `source` names the user's function that has returned the loss, and `hint` says what else may be wrong.
     """

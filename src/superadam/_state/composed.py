@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
+from torch.utils.weak import WeakIdKeyDictionary
 
-from superadam._state import formats, loading, options, owners, precision, recipes, replay, twice, twins
+from superadam._state import formats, loading, options, owners, precision, recipes, twice, twins
 from superadam._state.options import Composition
 from superadam._state.pairing import Pairing
 from superadam._state.phases import BETWEEN, PENDING, START
@@ -21,7 +22,6 @@ from superadam._state.torch_versions import check_fsdp2
 from superadam._step.tensors import gamma_of, real, state_dtype
 from superadam._step.view import State
 from superadam.matrices import Matrix
-from superadam.matrices.base import Slot
 from superadam.sets import ConvexSet
 from superadam.stepsizes import Stepsize
 
@@ -36,7 +36,7 @@ class ComposedOptimizer(Optimizer):
     def __init__(self, params: ParamsT | nn.Module, defaults: dict[str, Any]) -> None:
         self.gradient_evaluations = 0
         self._modules: list[nn.Module] = []
-        self._met = replay.Modules()  # other modules that evaluations have run
+        self._met: MutableMapping[nn.Module, None] = WeakIdKeyDictionary()  # others that evaluations have run
         self._pairing = Pairing()
         self._open_batch: twice.Batch | None = None  # between its two half-steps
         self._last_half: twice.Half | None = None
@@ -67,6 +67,9 @@ class ComposedOptimizer(Optimizer):
         return [*self._modules, *self._met]
 
     # ------------------------------------------------------------------------------------ parts
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
 
     def _parts(self, group: dict[str, Any]) -> Composition:
         return self._plan(group).parts
@@ -138,7 +141,7 @@ class ComposedOptimizer(Optimizer):
     # ------------------------------------------------------------------------------------ state
 
     def _complete(self, plan: GroupPlan, p: Tensor) -> None:
-        """Create what is missing in the state of a parameter: at first, all of it."""
+        """Create the missing entries of a parameter's state."""
         state, group, parts = self.state[p], plan.group, plan.of(p)
         if "step" not in state:
             capturable = group["capturable"]
@@ -146,8 +149,7 @@ class ComposedOptimizer(Optimizer):
             state["phase"] = START
         for name, slot in plan.slots(p).items():
             if name not in state:
-                like_p = name not in plan.factors(p)
-                state[name] = _new_tensor(slot, p, plan.dtype(p, name), like_p=like_p)
+                state[name] = plan.new(p, name, slot)
         for name in parts.iterate.numbers:
             if name not in state:
                 state[name] = torch.zeros((), dtype=state_dtype(p), device=p.device) if group["capturable"] else 0.0
@@ -310,7 +312,7 @@ class ComposedOptimizer(Optimizer):
         self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
 
     def _reset(self) -> None:
-        """Make everything again that depends on the groups and the state, which have been replaced."""
+        """Rebuild everything that depends on the groups and the state, after they were replaced."""
         self._open_batch = self._last_half = self._dropped_batch = None
         self._within = {}
         self._plans = [self._new_plan(group) for group in self.param_groups]
@@ -327,9 +329,9 @@ class ComposedOptimizer(Optimizer):
         self.defaults = {**options.ADDED_LATER, **self.defaults}
         open_batch, within = self._open_batch, self._within
         self._places, self._processes = {}, state.get("_processes")
-        self._met, self._pairing = replay.Modules(), Pairing()
-        for own in self.state.values():
-            formats.join_history(own)
+        self._met, self._pairing = WeakIdKeyDictionary(), Pairing()
+        for p, own in self.state.items():
+            self.state[p] = formats.renewed(own)
         for group in self.param_groups:  # options that are newer than the checkpoint
             group.update(options.normalised({**self.defaults, **group}))
         self._reset()
@@ -338,13 +340,3 @@ class ComposedOptimizer(Optimizer):
 
     def __repr__(self) -> str:
         return options.describe(self)
-
-
-def _new_tensor(slot: Slot, p: Tensor, dtype: torch.dtype, *, like_p: bool) -> Tensor:
-    """A tensor of the state of p, with p's strides and sharding if it shall be `like_p`, and has p's shape."""
-    if like_p and tuple(slot.shape) == tuple(real(p).shape):
-        return torch.full_like(real(p), slot.fill, dtype=dtype, memory_format=torch.preserve_format).detach()
-    if slot.eye:
-        made = torch.eye(slot.shape[-1], dtype=dtype, device=p.device).mul_(slot.fill)
-        return made.expand(slot.shape).clone()
-    return torch.full(slot.shape, slot.fill, dtype=dtype, device=p.device)

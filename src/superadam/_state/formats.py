@@ -2,7 +2,8 @@
 
 They had no phases: the keys of a state said where a step stood. `gamma` was that of a pending move, or negative if none
 was pending; `g` was missing after a restart. Iterates were estimators, and SdLBFGS kept each vector of its history
-under a name, and later still each θ and κ.
+under a name, and later still each θ and κ. One number counted both the decompositions that failed in float32 and, in
+eighths, those that failed in float64 too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 
 from superadam._state.phases import PENDING, READY, RESTARTED, START
 
-__all__ = ["current", "with_iterate"]
+__all__ = ["current", "renewed", "with_iterate"]
 
 # Instead of the γ of a pending move: no move is pending; and there is no g either.
 NO_MOVE, NO_G = -1.0, -2.0
@@ -29,11 +30,7 @@ def current(state_dict: dict[str, Any]) -> dict[str, Any]:
                 if index in states:
                     states[index] = _with_phase(group, states[index])
         groups.append(group)
-    for index, state in states.items():
-        if "theta0" in state:
-            states[index] = dict(state)
-            join_history(states[index])
-    return {**state_dict, "param_groups": groups, "state": states}
+    return {**state_dict, "param_groups": groups, "state": {index: renewed(state) for index, state in states.items()}}
 
 
 def with_iterate(options: dict[str, Any]) -> dict[str, Any]:
@@ -47,11 +44,16 @@ def with_iterate(options: dict[str, Any]) -> dict[str, Any]:
     return {"iterate": None, **options}
 
 
-def join_history(state: dict[str, Any]) -> None:
-    """Put the θ and the κ of SdLBFGS's pairs, which had names of their own, into one tensor each."""
+def renewed(state: dict[str, Any]) -> dict[str, Any]:
+    """The state of a parameter with the θ and the κ of SdLBFGS in one tensor each, and failures counted apart."""
+    state = dict(state)
     if {"theta0", "kappa0", "s", "y"} <= state.keys():
         for name, old in (("theta", "theta"), ("kappas", "kappa")):
             state[name] = torch.stack([state.pop(f"{old}{i}") for i in range(len(state["s"]))])
+    if "failures" in state and "retries" not in state and {"L", "R"} & state.keys():
+        state["retries"] = state["failures"].floor()
+        state["failures"] = (state["failures"] - state["retries"]) * 8
+    return state
 
 
 def _with_phase(group: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:

@@ -25,15 +25,14 @@ from torch import Tensor
 
 from superadam._state.sharding import gathered, is_dtensor, joined, local, sharding, share
 from superadam._state.torch_versions import dimension_to_cut
-from superadam._step.tensors import real, state_dtype
+from superadam._step.tensors import each, join, real, state_dtype
 
 if TYPE_CHECKING:
     from superadam._state.plans import GroupPlan
+    from superadam._step.view import View
     from superadam.matrices import Matrix
 
-__all__ = ["Place", "everywhere", "from_owners", "have_gradients", "places", "restored", "saved", "to_owners"]
-
-Shape = Sequence[int]
+__all__ = ["Place", "batches", "everywhere", "have_gradients", "places", "restored", "saved", "unbatched"]
 
 
 class Place(NamedTuple):
@@ -61,8 +60,7 @@ class Place(NamedTuple):
 
 def everywhere(p: Tensor, matrix: Matrix) -> Place:
     """All processes do the same work."""
-    shape = (*p.shape, 2) if p.is_complex() else p.shape
-    shape = tuple(matrix.matrices(torch.empty(shape, device="meta")).shape)
+    shape = tuple(matrix.matrices(torch.empty(_real(p), device="meta")).shape)
     return Place(shape, shape[0])
 
 
@@ -167,7 +165,7 @@ def from_owners(wholes: list[Tensor | None], params: list[Tensor], where: list[P
             found[i] = share(whole, p)
     for group, which, like in _messages(params, where, cut=True):
         ranks, mine = range(group.size()), [i for i in which if where[i].here]
-        sent = [[_piece(wholes[i], where[i].dim, *_cut(params[i], where[i], r)) for i in mine] for r in ranks]
+        sent = [[found[i].narrow(where[i].dim, *_cut(params[i], where[i], r)) for i in mine] for r in ranks]
         of = [[i for i in which if where[i].owner == r] for r in ranks]
         shapes = [[_real(local(params[i])) for i in indices] for indices in of]
         arrived = _all_to_all(sent, shapes, like, group)
@@ -209,15 +207,9 @@ def _chunk(n: int, size: int, rank: int) -> tuple[int, int]:
     return start, min(n - start, length)
 
 
-def _shape(part: Shape, p: Tensor, place: Place, rank: int) -> tuple[int, ...]:
-    shape = list(part)
-    shape[place.dim or 0] = _cut(p, place, rank)[1]
-    return tuple(shape)
-
-
-def _piece(whole: Any, dim: Any, start: int, length: int) -> Tensor:
-    piece: Tensor = whole.narrow(dim, start, length)
-    return piece
+def _shape(part: Sequence[int], p: Tensor, place: Place, rank: int) -> tuple[int, ...]:
+    dim = place.dim or 0
+    return (*part[:dim], _cut(p, place, rank)[1], *part[dim + 1 :])
 
 
 def _flat(tensors: Iterable[Tensor], like: Tensor) -> Tensor:
@@ -268,7 +260,7 @@ def saved(factor: Tensor, p: Tensor, place: Place) -> Tensor:
 
     mesh, cut = sharding(p)  # type: ignore[misc]
     dim = dimension_to_cut(shape, place.group.size())
-    part = _piece(whole, dim, *_chunk(shape[dim], place.group.size(), place.group.rank())).clone()
+    part = whole.narrow(dim, *_chunk(shape[dim], place.group.size(), place.group.rank())).clone()
     placements = [Shard(dim) if i in cut else Replicate() for i in range(mesh.ndim)]
     return DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=whole.stride())
 
@@ -282,3 +274,19 @@ def restored(factor: Tensor, p: Tensor, place: Place) -> Tensor:
         mesh, cut = sharding(p)  # type: ignore[misc]
         return whole.narrow(0, mesh.get_local_rank(cut[0]) * place.here, place.here).clone()
     return whole if place.here else whole[:0].clone()
+
+
+def batches(views: list[View], tensors: list[Tensor]) -> list[Tensor]:
+    """`View.matrices` of several views, with one message for all."""
+    parts = [part for tensor in tensors for part in each(tensor)]
+    params, places = [p for v in views for p in v.params], [place for v in views for place in v.places]
+    wholes = iter(to_owners(parts, params, places))
+    return [view._batch([next(wholes) for _ in view.params]) for view in views]
+
+
+def unbatched(views: list[View], matrices: list[Tensor]) -> list[Tensor]:
+    """`View.tensors` of several views, with one message for all."""
+    wholes = [whole for v, batch in zip(views, matrices, strict=True) for whole in v._wholes(batch)]
+    params, places = [p for v in views for p in v.params], [place for v in views for place in v.places]
+    parts = iter(from_owners(wholes, params, places))
+    return [join([next(parts) for _ in view.params]) for view in views]

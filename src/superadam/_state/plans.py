@@ -31,6 +31,8 @@ class GroupPlan:
     """A param group, the parts that its options name, and the layouts of its parameters in the last step."""
 
     layouts: list[Layout] | None = None
+    refresh_seconds = 0.0
+    """Spent on `Matrix.refresh` so far, for the monitor."""
     params: list[Tensor]
     """The parameters of the layouts: those that had a gradient."""
 
@@ -78,6 +80,16 @@ class GroupPlan:
     def dtype(self, p: Tensor, name: str) -> torch.dtype:
         """The dtype of a tensor of the state of one of the parameters."""
         return torch.bfloat16 if name in self.of(p).narrow(self.group, p) else state_dtype(p)
+
+    def new(self, p: Tensor, name: str, slot: Slot) -> Tensor:
+        """A tensor of the state of one of the parameters, with its strides and sharding if it is no factor."""
+        dtype = self.dtype(p, name)
+        if tuple(slot.shape) == tuple(real(p).shape) and name not in self.factors(p):
+            return torch.full_like(real(p), slot.fill, dtype=dtype, memory_format=torch.preserve_format).detach()
+        if slot.eye:
+            made = torch.eye(slot.shape[-1], dtype=dtype, device=p.device).mul_(slot.fill)
+            return made.expand(slot.shape).clone()
+        return torch.full(slot.shape, slot.fill, dtype=dtype, device=p.device)
 
     def rate(self, p: Tensor) -> float:
         """γ of one of the parameters over γ of the group."""

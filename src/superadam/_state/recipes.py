@@ -27,7 +27,7 @@ Parts = dict[str, Any]
 
 
 class Recipe(NamedTuple):
-    """What a method makes of its own options."""
+    """How a method turns its own options into parts."""
 
     parts: Callable[..., Parts]
     """The parts by the names of `SuperAdam`'s options, given the method's."""

@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,13 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
-from torch.utils.weak import WeakIdKeyDictionary
 from typing_extensions import Self
 
 from superadam._state.messages import warn
 from superadam._state.sharding import local
 
-__all__ = ["Buffers", "Modules", "Replay", "generators_of", "is_due", "put_back"]
+__all__ = ["Buffers", "Replay", "generators_of", "is_due", "put_back"]
 
 
 class Replay:
@@ -160,20 +159,6 @@ def is_due(batch: int) -> bool:
     return batch & (batch - 1) == 0
 
 
-class Modules:
-    """Modules with buffers, held weakly."""
-
-    def __init__(self) -> None:
-        self._known: MutableMapping[nn.Module, None] = WeakIdKeyDictionary()
-
-    def add(self, modules: Iterable[nn.Module]) -> None:
-        for module in modules:
-            self._known[module] = None
-
-    def __iter__(self) -> Iterator[nn.Module]:
-        return iter(list(self._known))
-
-
 class Buffers:
     """Copies of the buffers of modules.
 
@@ -207,8 +192,9 @@ class Buffers:
         for owner in module.modules():
             self._left.update({(id(owner), name): buffer for name, buffer in owner._buffers.items()})
 
-    def owners(self) -> list[nn.Module]:
-        return list({id(owner): owner for owner, *_ in self._kept}.values())
+    def owners(self) -> dict[nn.Module, None]:
+        """The modules with buffers, in their order."""
+        return dict.fromkeys(owner for owner, *_ in self._kept)
 
     def restore(self) -> None:
         with torch.no_grad():

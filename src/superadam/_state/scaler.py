@@ -31,10 +31,9 @@ def unscale(opt: ComposedOptimizer) -> Tensor | None:
     if opt.found_inf is not None and scale is not None:
         inverse = scale.float().reciprocal()
         by_device: dict[torch.device, list[Tensor]] = {}
-        for group in opt.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    by_device.setdefault(p.device, []).append(local(p.grad))
+        for p in opt._parameters():
+            if p.grad is not None:
+                by_device.setdefault(p.device, []).append(local(p.grad))
         for device, grads in by_device.items():
             torch._foreach_mul_(grads, inverse.to(device))
     return opt.found_inf
@@ -44,9 +43,9 @@ def unscale(opt: ComposedOptimizer) -> Tensor | None:
 def undone(opt: ComposedOptimizer, where: Tensor) -> Iterator[None]:
     """Undo what is done in the `with` if `where` > 0, without waiting for the device. Copies x and the state."""
     opt.init_state()
-    params = [p for group in opt.param_groups for p in group["params"]]
-    tensors = [local(p) for p in params if p in opt.state]
-    tensors += [local(value) for p in params for value in opt.state.get(p, {}).values() if isinstance(value, Tensor)]
+    params = [p for p in opt._parameters() if p in opt.state]
+    tensors = [local(p) for p in params]
+    tensors += [local(value) for p in params for value in opt.state[p].values() if isinstance(value, Tensor)]
     once = {id(x): x for x in tensors}.values()
     kept = [(x, x.clone()) for x in once]
     yield

@@ -1,6 +1,6 @@
 """`twice`: every batch in two turns, for loops that call `step()` without a closure while τ > 0.
 
-A loop tells the optimizers of its thread, by a `Half`, which evaluation of which batch is at hand.
+A loop tells the optimizers of its thread, by a `Half`, which evaluation of which batch is current.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def twice(loader: Iterable[T], accumulate: int = 1) -> Turns[T]:
 
     With `accumulate` = n, n micro-batches of the loader make up a batch: they come one after the other at one point,
     and then again at the other. `complete` says when `step()` is due, and `size` how many there are (less than n if the
-    loader ends). All n are kept meanwhile.
+    loader ends). All n stay in memory until then.
 
     >>> micro_batches = [torch.full((1, 3), float(i)) for i in range(5)]
     >>> turns = twice(micro_batches, accumulate=3)
@@ -134,7 +134,7 @@ def twice(loader: Iterable[T], accumulate: int = 1) -> Turns[T]:
 
     Args:
         loader: batches, or micro-batches.
-        accumulate: how many micro-batches make up a batch.
+        accumulate: number of micro-batches in a batch.
     """
     if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
         raise ValueError(f"Invalid accumulate: {accumulate!r} (expected a whole number of micro-batches, at least 1)")
@@ -154,7 +154,7 @@ def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator
                 inside = [(opt, buffers) for opt, buffers in kept if opt._open_batch is batch]  # stepped in this loop
                 for opt, buffers in inside:
                     buffers.restore()
-                    opt._met.add(met.owners())
+                    opt._met.update(met.owners())
                 if inside:
                     met.restore()
             with met.watch(due and not second):

@@ -5,10 +5,9 @@ How a batch is evaluated, once or twice, is decided in `optimizer.py`.
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,44 +19,17 @@ from superadam._state.phases import BETWEEN, PENDING, READY, UNESTIMATED, forget
 from superadam._state.plans import GroupPlan
 from superadam._state.precision import round_state
 from superadam._state.sharding import Sharding, sums_over_ranks
-from superadam._step import dispatch, fused, stages
+from superadam._step import dispatch, fused, line_4, line_9
 from superadam._step.compiled import Compiled
 from superadam._step.layout import Layout, grouped
-from superadam._step.tensors import compiled_step, each, join, norm2, state_dtype
+from superadam._step.tensors import each, join, norm2, state_dtype
 from superadam._step.view import State, Sums, View
 from superadam.matrices import Matrix
 from superadam.stepsizes import Stepsize
 
-__all__ = ["AlgorithmOne", "eagerly", "move_key"]
+__all__ = ["AlgorithmOne", "move_key"]
 
 WAYS = (fused.Fused, Compiled)  # the import makes them known to `dispatch`
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def eagerly(method: Method) -> Method:
-    """Where torch.compile compiles this method, or a function that calls it, take our own kernels.
-
-    A step chooses kernels itself, and torch's fused kernels cannot be traced. So the compiler leaves the method out,
-    and its lines run as with compile=True.
-    """
-
-    @functools.wraps(method)
-    def call(*args: Any, **options: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return _by_kernels(method, *args, **options)
-        return method(*args, **options)
-
-    return cast(Method, call)
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _by_kernels(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    token = compiled_step.set(True)
-    try:
-        return method(*args, **options)
-    finally:
-        compiled_step.reset(token)
 
 
 class Scalars:
@@ -100,7 +72,7 @@ class AlgorithmOne(ComposedOptimizer):
             for state in layout.states:
                 state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and k not in shared})
         scalars = {name: value for part in layout.sharing for name, value in self._scalars[part].items()}
-        return layout.view(scalars, moves=moves)
+        return View.of(layout, scalars, moves=moves)
 
     def _with_gradients(self, *, moves: bool) -> list[View]:
         """Views of the parameters that have a gradient. Gradients that cannot be used are refused first."""
@@ -126,8 +98,18 @@ class AlgorithmOne(ComposedOptimizer):
         return (
             len(params) == len(plan.params)
             and not any(map(operator.is_not, params, plan.params))
-            and all([layout.is_current(self.state) for layout in plan.layouts or ()])
-            and all([p.grad.shape == p.shape and p.grad.layout is torch.strided for p in params])  # type: ignore[union-attr]
+            and not any([self._has_changed(layout) for layout in plan.layouts or ()])
+            and all([g.shape == p.shape and g.layout is torch.strided for p in params for g in (p.grad,)])  # type: ignore[union-attr]
+        )
+
+    def _has_changed(self, layout: Layout) -> bool:
+        """Whether its parameters look otherwise than when it was made, or other tensors are their state."""
+        states, names = layout.states, layout.names
+        return (
+            any(map(operator.is_not, map(self.state.get, layout.params), states))
+            or any(map(operator.is_not, [s.get(name) for s in states for name in names], layout.tensors))
+            or [(p.shape, p.stride(), p.dtype, p.device) for p in layout.params] != layout.geometry
+            or [tensor.data_ptr() for tensor in layout.views] != layout.pointers  # `tensor.data = …` leads elsewhere
         )
 
     def _layouts(self, plan: GroupPlan) -> list[Layout]:
@@ -191,7 +173,7 @@ class AlgorithmOne(ComposedOptimizer):
             idle = self._grouped(lambda p, s: move_key(s) if p.grad is None and s["phase"] == PENDING else None)
             views = [*views, *idle]
         if any([view.matrix.scope == "all" or view.apart for view in views]):
-            stages.solve_jointly([view for view in views if view.states[0]["phase"] == PENDING])
+            line_9.solve_jointly([view for view in views if view.states[0]["phase"] == PENDING])
         for view in views:
             phase, has_grad = view.states[0]["phase"], view.grads[0] is not None
             if phase in UNESTIMATED:
@@ -201,9 +183,9 @@ class AlgorithmOne(ComposedOptimizer):
                 start, q = view.bound().x.clone(), view.grad.clone()
             way = dispatch.choose(view)
             if phase == PENDING:
-                way.run(stages.move_and_prepare if has_grad else stages.move, view, view.states[0]["gamma"])
+                way.run(dispatch.move_and_prepare if has_grad else dispatch.move, view, view.states[0]["gamma"])
             else:
-                way.run(stages.prepare, view, 0.0, line_9=False)
+                way.run(dispatch.prepare, view, 0.0, line_9=False)
             if compared:
                 dx = (view.bound().x - start).to(state_dtype(view.params[0]))
                 self._within.update(zip(view.params, zip(each(q), each(dx), strict=True), strict=True))
@@ -249,20 +231,16 @@ class AlgorithmOne(ComposedOptimizer):
         """What takes more than a piece: matrices that have owners, sums over all of x, `clip`; then the move."""
         views = [view for view, _ in waiting]
         if any([view.apart for view in views]):
-            stages.update_at_owners(views)
+            line_4.update_at_owners(views)
         if sums:
             self._reduce(sums, views)
         if any([view.group["clip"] is not None for view in views]):
             self._clip(views)
         if views[0].moves:
-            self._move(waiting)
-
-    def _move(self, moving: list[tuple[View, dispatch.Way]]) -> None:
-        """Lines 9 and 10, where they had to wait for sums over all of x."""
-        if any([view.matrix.scope == "all" or view.apart for view, _ in moving]):
-            stages.solve_jointly([view for view, _ in moving])
-        for view, way in moving:
-            way.move(view, view.gamma)
+            if any([view.matrix.scope == "all" or view.apart for view in views]):
+                line_9.solve_jointly(views)
+            for view, way in waiting:
+                way.move(view, view.gamma)
 
     def _set_phase(self, view: View) -> None:
         """g_t and H_t are there: the move along them has been taken, or is pending."""

@@ -13,10 +13,12 @@ from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from superadam._state.phases import PENDING
 from superadam._step import tiles
-from superadam._step.dispatch import LISTS, TILES, Tiles, Way
+from superadam._step.dispatch import LISTS, TILES, Tiles, Way, aligned, compiles
 from superadam._step.layout import facts
 from superadam._step.tensors import Scalar, TensorList, each, flattened, state_dtype, tracing
 from superadam._step.view import Line, Sums, View
@@ -51,6 +53,18 @@ class _Traced(View):
         return self.at_step(name)
 
 
+class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Finds out whether operations read or write a tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tensor, self.found = tensor, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found |= any(leaf is self.tensor for leaf in tree_leaves((args, kwargs)))
+        return func(*args, **(kwargs or {}))
+
+
 class _Kernel:
     """One line for one composition: a function of x, gradient, buffers, scalars, values of the formulas of t, and γ."""
 
@@ -63,7 +77,10 @@ class _Kernel:
         gamma = torch.zeros((), dtype=state_dtype(view.params[0]), device=view.params[0].device)
         token = tracing.set(True)
         try:
-            self.traced([_example(t, 16) for t in tensors], None, gamma, self.formulas)
+            short = [_example(t, 16) for t in tensors]
+            with _Uses(short[0]) as of_x:
+                self.traced(short, None, gamma, self.formulas)
+            self.uses_x = of_x.found
             scalars, n = [gamma for _ in (*self.formulas, "gamma")], len(tensors)
             self.run = _compile(
                 lambda *args: self.traced(args[:n], args[n:-1], args[-1], []),
@@ -86,7 +103,22 @@ class _Kernel:
     def tensors(self, view: View, i: int) -> list[Tensor]:
         grad, state = view.grads[i], view.states[i]
         of_i = [view.params[i], *(() if grad is None else (grad,)), *(state[name] for name in self.held)]
-        return [t if t.dim() == 1 else flattened(t) for t in of_i]
+        return [flattened(t) for t in of_i]
+
+    def run_end_to_end(self, view: View, numbers: Sequence[Tensor]) -> list[int]:
+        """Run it on all small tensors, in one call for each lot. Return those."""
+        done: list[int] = []
+        run = cast(Callable[..., Any], self.run)
+        for which, sizes, vectors in view.layout.end_to_end:
+            params = [flattened(view.params[i]) for i in which]
+            # Where x is not used, only its length is.
+            x = torch.cat(params) if self.uses_x else next(iter(vectors.values()))
+            grad = [torch.cat([flattened(cast(Tensor, view.grads[i])) for i in which])] if self.has_grad else []
+            run(x, *grad, *vectors.values(), *numbers)
+            if self.uses_x:
+                torch.split_with_sizes_copy(x, sizes, out=params)
+            done += which
+        return done
 
     def numbers(self, view: View) -> list[Tensor]:
         return [view.scalars[name].to(view.params[0].device) for name in self.scalars]
@@ -102,12 +134,13 @@ class _Kernel:
 
         def column(weight: Scalar) -> list[Tensor]:
             if isinstance(weight, Tensor | TensorList):
-                there = [w.to(device, dtype, non_blocking=True) for w in each(weight)]
-            else:
-                there = [torch.full((), weight, dtype=dtype, device=device)]  # a CUDA graph holds no copy from the host
-            return there if len(there) == n else there * n
+                return [w.to(device, dtype, non_blocking=True) for w in each(weight)]
+            return [torch.full((), weight, dtype=dtype, device=device)]  # a CUDA graph holds no copy from the host
 
-        return list(zip(*map(column, weights), strict=True))
+        columns = [column(weight) for weight in weights]
+        if all(len(there) == 1 for there in columns):
+            return [[there[0] for there in columns]] * n
+        return list(zip(*(there if len(there) == n else there * n for there in columns), strict=True))
 
 
 def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[..., Any] | None:
@@ -133,8 +166,11 @@ def _compile(function: Callable[..., Sums], example: list[Tensor]) -> Callable[.
 _kernels: dict[Any, _Kernel] = {}
 
 
-def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
-    """Run `line(view, gamma)` on some of the parameters by a kernel. Return those, or [] if there is no kernel."""
+def _call(line: Line, view: View, which: list[int], gamma: Scalar, *, small: bool) -> list[int]:
+    """Run `line(view, gamma)` on some of the parameters by a kernel, and on all that are `small` if it can.
+
+    Return those that it ran on: none if there is no kernel.
+    """
     if not which:
         return []
     first = view.params[0]
@@ -153,20 +189,23 @@ def _call(line: Line, view: View, which: list[int], gamma: Scalar) -> list[int]:
         return []
     numbers, weights = kernel.numbers(view), kernel.weights(view, gamma)
     # All arguments first: a kernel empties the cache, and Python is slow until its own data are back.
-    for args in [(*kernel.tensors(view, i), *numbers, *weights[i]) for i in which]:
+    calls = [(*kernel.tensors(view, i), *numbers, *weights[i]) for i in which]
+    alike = weights[0] is weights[-1]
+    done = kernel.run_end_to_end(view, [*numbers, *weights[0]]) if small and alike else []
+    for args in calls:
         kernel.run(*args)
-    return which
+    return [*which, *done]
 
 
 class Compiled(Tiles):
-    """A kernel of our own for each line, for tensors that are not small; the others run as tiles, or as a list."""
+    """A kernel of our own for each line. On a CPU it takes the small tensors in one call; elsewhere they are a list."""
 
     name, rank = "compiled", 20
     devices: ClassVar[set[str]] = {"cpu", "cuda"}
     whole: ClassVar[tuple[str, ...]] = ("differentiable", "foreach")
 
     def objection(self, view: View) -> str | None:
-        if not view.compiles:
+        if not compiles(view):
             return "compile=False"
         if any(part is not None and part.on_host for part in view.parts):
             return "a part decides by the step count on the host"
@@ -177,7 +216,8 @@ class Compiled(Tiles):
         return super().objection(view) or (None if view.layout.large else "all tensors are small")
 
     def remark(self, view: View) -> str | None:
-        others = len(view.params) - len(view.layout.large)
+        small = tiles.lots_of_small(view) if self._of_others(view) is TILES else []
+        others = len(view.params) - len(view.layout.large) - sum(map(len, small))
         return f"{others} of them by {self._of_others(view).name}: small, or laid out otherwise" if others else None
 
     def _of_others(self, view: View) -> Way:
@@ -191,11 +231,11 @@ class Compiled(Tiles):
         )
         done: list[int] = []
         if usual and not measured and view.layout.elementwise[line_9]:
-            large = view.layout.large
-            if not view.layout.aligned_with(view.grads):
+            large, alike = view.layout.large, aligned(view)
+            if not alike:
                 large = [i for i in large if tiles.aligned(view, [i])]
-            done = _call(line, view, large, gamma)
-        left = sorted({*range(len(view.params))} - {*done})
-        if not left:
+            done = _call(line, view, large, gamma, small=alike and self._of_others(view) is TILES)
+        if len(done) == len(view.params):
             return []
+        left = sorted({*range(len(view.params))} - {*done})
         return self._of_others(view).run(line, view.some(left), gamma, line_9=line_9, reading=reading)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version  # the kernels do not tell autograd what they write into
 
 from superadam._state.messages import warn
-from superadam._step import stages
+from superadam._step import dispatch
 from superadam._step.dispatch import Tiles, Way
 from superadam._step.layout import facts
 from superadam._step.tensors import Scalar, join
@@ -65,7 +65,7 @@ class Fused(Tiles, abstract=True):
         reason = self.difference(view)
         if reason is None and not view.moves:
             reason = "the move waits for the next batch"
-        if reason is None and not view.layout.aligned_with(view.grads):
+        if reason is None and not dispatch.aligned(view):
             reason = "parameters, gradients and state do not lie alike in memory, in float32 or float64"
         if reason is None and not {t.device.type for t in (view.params[0], *view.scalars.values())} <= self.devices:
             reason = f"used on {', '.join(sorted(self.devices))} only"
@@ -100,7 +100,7 @@ class FusedAdam(Fused):
         H: Any = view.matrix
         if not (type(H) is SecondMoment or (type(H) is AMSGrad and H.power == 0.5)):
             return f"{type(H).__name__} is not Adam's matrix"
-        if view.compiles and not view.free and view.parts.elementwise(line_9=True):
+        if dispatch.compiles(view) and not view.free and view.parts.elementwise(line_9=True):
             return "compile=True makes a kernel that includes line 9"
         return super().difference(view)
 
@@ -124,7 +124,7 @@ class FusedAdam(Fused):
             return ()
         y = [scratch("y", x).copy_(x) if len(s.params) == 1 else x.clone() for x in s.params]
         self.kernel(s, y, rate, alpha)
-        return stages.move(s, gamma, join(y))
+        return dispatch.move(s, gamma, join(y))
 
     @staticmethod
     def kernel(view: View, x: list[Tensor], eta: Scalar, alpha: float) -> None:
@@ -202,7 +202,7 @@ class FusedSGD(Fused):
         if not view.matrix.scalars:
             return []
         given = not view.group["maximize"] and view.decay_in_gradient == 0  # the gradients are only read
-        return self.run(stages.measure, view, gamma, line_9=False, reading=given and not view.matrix.buffers)
+        return self.run(dispatch.measure, view, gamma, line_9=False, reading=given and not view.matrix.buffers)
 
     def move(self, view: View, gamma: Scalar) -> None:
         eta, alpha = _rate(view, gamma), cast(float, view.alpha)

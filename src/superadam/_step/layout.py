@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,10 +12,9 @@ from torch.nn import Parameter
 
 from superadam._state import refusals
 from superadam._state.owners import Place, everywhere
-from superadam._state.phases import BETWEEN, RESTARTED
 from superadam._state.sharding import sharding
 from superadam._step import tiles
-from superadam._step.tensors import real, state_dtype
+from superadam._step.tensors import flattened, real, state_dtype
 from superadam._step.view import State, View
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Layout", "facts", "grouped"]
 
 BATCH = 1 << 22  # coordinates of the tensors of one shape that go together
+ALONE = 1 << 17  # coordinates from which they do not, on a CPU
 
 
 def facts(
@@ -67,7 +67,7 @@ class Layout:
     def __init__(self, plan: GroupPlan, params: list[Tensor], states: list[State], turns: dict[Tensor, int]) -> None:
         group, parts = plan.group, plan.of(params[0])
         self.group, self.parts, self.params, self.states = group, parts, params, states
-        self.refresh_seconds = 0.0
+        self.plan = plan
         self.left_out: Any = 0  # matrices whose gradient was not finite, counted on the device
         # whether a step refuses gradients that are not finite, because the host sees them without waiting
         self.refuses = parts.matrix.has_factors and not refusals.waits(params[0])
@@ -79,16 +79,20 @@ class Layout:
         self.bound: State = {}  # x and the tensors of the state, by their names, once a view has asked for them
         self._keeps = self.plain and not self.facts["narrow"] and not group["differentiable"]
         self.sharing, last = parts.sharing, 0 if parts.stepsize is None else parts.stepsize.sums
-        # Which of the sums that `stages.absorb` returns belong to which part.
+        # Which of the sums that `dispatch.absorb` returns belong to which part.
         self.summed = [
             (part, slice(-last, None) if part is parts.stepsize else slice(-last or None)) for part in self.sharing
         ]
         self.at_once = parts.at_once and group["clip"] is None and not self.facts["apart"]
-        self._geometry, self._tensors = self._geometry_now(), [s.get(name) for s in states for name in self.names]
+        # what a step compares with, to tell whether the layout is still right
+        self.geometry = [(p.shape, p.stride(), p.dtype, p.device) for p in params]
+        self.tensors = [s.get(name) for s in states for name in self.names]
+        self.views: list[Tensor] = []  # of the vectors of `end_to_end`
+        self.pointers: list[int] = []
         self.ways: dict[tuple[bool, ...], Way] = {}  # what `dispatch.choose` has chosen
         self.in_one_piece = tiles.in_one_piece(params)
         self.elementwise = tuple(parts.elementwise(line_9=line_9) for line_9 in (False, True))
-        bare = self.view({}, grads=[None] * len(params))
+        bare = View(self.facts, params, [None] * len(params), states, {})
         self.aligned, self.large = tiles.aligned(bare), tiles.large(bare)
         self.dtype, self.contiguous = params[0].dtype, all(p.is_contiguous() for p in params)
 
@@ -98,34 +102,24 @@ class Layout:
             self.bound = tensors
         return tensors
 
-    def _geometry_now(self) -> list[Any]:
-        return [(p.shape, p.stride(), p.dtype, p.device) for p in self.params]
+    @cached_property
+    def end_to_end(self) -> list[tuple[list[int], list[int], State]]:
+        """The small parameters in lots: which, their sizes, and each tensor of their state as one vector for all.
 
-    def is_current(self, states: dict[Tensor, State]) -> bool:
-        """Whether the parameters still look the same, and the same tensors are their state."""
-        return (
-            not any(map(operator.is_not, map(states.get, self.params), self.states))
-            and not any(map(operator.is_not, [s.get(name) for s in self.states for name in self.names], self._tensors))
-            and self._geometry_now() == self._geometry
-        )
-
-    def view(self, scalars: dict[str, Tensor], grads: list[Tensor | None] | None = None, moves: bool = False) -> View:
-        """The parameters with their present gradients, or with `grads`."""
-        if grads is None:
-            grads = [p.grad for p in self.params]
-        phase = self.states[0].get("phase")
-        batch = {"moves": moves, "paired": phase == BETWEEN, "restarted": phase == RESTARTED}
-        return View(self.facts, self.params, grads, self.states, scalars, **batch)
-
-    def aligned_with(self, grads: list[Any]) -> bool:
-        """Whether these gradients, if there are any, have their coordinates in the order of parameters and state."""
-        if not self.aligned or grads[0] is None:
-            return self.aligned
-        if any([g.dtype is not self.dtype for g in grads]):
-            return False
-        if self.contiguous and all([g.is_contiguous() for g in grads]):
-            return True
-        return all(tiles.alike([p, g]) for p, g in zip(self.params, grads, strict=True))
+        The states hold views of these vectors from then on.
+        """
+        lots = []
+        for which in tiles.lots_of_small(View(self.facts, self.params, [None] * len(self.params), self.states, {})):
+            sizes, vectors = [self.params[i].numel() for i in which], {}
+            for name in self.names:
+                vectors[name] = torch.cat([flattened(self.states[i][name]) for i in which])
+                for i, part in zip(which, torch.split(vectors[name], sizes), strict=True):
+                    self.states[i][name] = part.as_strided(self.params[i].shape, self.params[i].stride())
+            lots.append((which, sizes, vectors))
+        self.tensors, self.bound = [s.get(name) for s in self.states for name in self.names], {}
+        self.views = [self.states[i][name] for which, _, _ in lots for i in which for name in self.names]
+        self.pointers = [view.data_ptr() for view in self.views]
+        return lots
 
 
 def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: list[Place]) -> State:
@@ -141,9 +135,17 @@ def _stacked(matrix: Matrix, params: list[Tensor], states: list[State], places: 
     return stacks
 
 
-def _lots(matrix: Matrix, params: list[Tensor]) -> list[list[Tensor]]:
-    """Tensors with matrices of their own in batches that bound the memory of a step; all others together."""
-    size = max(1, BATCH // max(1, params[0].numel())) if matrix.scope == "tensor" else len(params)
+def _lots(matrix: Matrix, params: list[Tensor], turns: dict[Tensor, int]) -> list[list[Tensor]]:
+    """Tensors with matrices of their own in batches that bound the memory of a step; all others together.
+
+    Large ones are alone on a CPU: their products take as long in one call as in several, without the copies.
+    """
+    if matrix.scope != "tensor":
+        return [params]
+    # those that are refreshed in the same step are neighbours, so that this can be done in place
+    params = sorted(params, key=lambda p: turns.get(p, 0) % getattr(matrix, "every", 1))
+    n = max(1, params[0].numel())
+    size = 1 if n >= ALONE and params[0].device.type == "cpu" else max(1, BATCH // n)
     return [params[i : i + size] for i in range(0, len(params), size)]
 
 
@@ -179,5 +181,6 @@ def grouped(
             ).append(p)
         else:
             alike[p] = [p]
-    lots = [lot for params in alike.values() for lot in _lots(plan.of(params[0]).matrix, params)]
-    return [Layout(plan, lot, [states[p] for p in lot], turns or {}) for lot in lots]
+    turns = turns or {}
+    lots = [lot for params in alike.values() for lot in _lots(plan.of(params[0]).matrix, params, turns)]
+    return [Layout(plan, lot, [states[p] for p in lot], turns) for lot in lots]

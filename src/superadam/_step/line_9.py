@@ -11,11 +11,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from superadam._state.owners import batches, unbatched
 from superadam._state.phases import PENDING
-from superadam._state.refusals import finite
+from superadam._state.refusals import WATCHED_STEPS, check_matrix, finite
 from superadam._state.sharding import local
 from superadam._step import tiles
-from superadam._step.tensors import Scalar, TensorList, add_scaled, each, join, state_dtype, tracing
+from superadam._step.tensors import Scalar, TensorList, add_scaled, each, join, real, state_dtype, tracing
 from superadam._step.view import View
 from superadam._step.workspace import scratch
 from superadam.penalties import combined_argmin
@@ -23,28 +24,10 @@ from superadam.sets import ConvexSet
 from superadam.sets.base import like
 from superadam.sets.linear import correction
 
-__all__ = ["direction", "free_move", "gamma_of_move", "move_on_set", "on_sets_jointly", "x_tilde"]
+__all__ = ["direction", "gamma_of_move", "merged", "move_on_set", "solve_jointly", "x_tilde"]
 
 # Every mixing rounds x a little out of its set; this often it is put back.
 REPROJECT_EVERY = 100
-
-
-def free_move(s: View, gamma: Scalar) -> None:
-    """X = R^d and h = 0: lines 9 and 10 are x_{t+1} = x_t - γ μ_t H_t⁻¹ g_t."""
-    eta = gamma * s.mu
-    g = s.estimate if s.estimator.blends else s.g
-    if s.group["differentiable"]:
-        g = g.clone()  # autograd saves it, and line 11 will write into it
-    if s.decay != 0:
-        s.x.mul_(1 - eta * s.decay)
-    watched = s.matrix.watches_steps or s.estimator.watches_steps
-    if s.direction is None and not watched and s.matrix.scope == "coordinate":
-        s.matrix.descend(s, s.x, g, eta)
-    else:
-        step = direction(s, g)
-        add_scaled(s.x, step, -eta)
-        s.matrix.moved(s, step)
-        s.estimator.moved(s, step)
 
 
 def direction(s: View, g: Tensor) -> Tensor:
@@ -109,7 +92,7 @@ def _in_a_matrix(s: View, gamma: Scalar, roots: list[Tensor | None] | None) -> T
     """H is no diagonal: what the set or the penalty needs of it says how."""
     y = _unconstrained(s, gamma)
     if s.matrix.scope == "all" or (not isinstance(gamma, Tensor) and gamma == 0):
-        return y  # `on_sets_jointly` has solved for the set
+        return y  # `_on_sets_jointly` has solved for the set
     needs = {part.needs for part in (s.constraint, s.penalty) if part is not None}
     return _in_eigenvectors(s, y, gamma, roots) if needs == {"eigen"} else _by_inverse(s, y)
 
@@ -139,8 +122,42 @@ def _by_inverse(s: View, y: Tensor) -> Tensor:
     return join([solved(s.some([i]).bound(), tensor) for i, tensor in enumerate(each(y))])
 
 
+def solve_jointly(views: list[View]) -> None:
+    """Set `direction` = H_t⁻¹ g_t of all views with a matrix over all parameters, or with owners among the processes.
+
+    g_t gets to the owners in one message, and the steps back in another.
+    """
+    apart = [view for view in views if view.apart]
+    for view, g in zip(apart, batches(apart, [view.bound().estimate for view in apart]), strict=True):
+        view.arrived = g
+    solved = [view.matrix.solve(view, finite(view, view.estimates)) for view in apart]
+    for view, step in zip(apart, unbatched(apart, solved), strict=True):
+        view.direction = step
+    for matrix in {view.matrix for view in views if view.matrix.scope == "all"}:
+        sharing = [view for view in views if view.matrix == matrix]
+        whole = merged(sharing).bound()
+        if type(whole.states[0]["step"]) is int and whole.states[0]["step"] <= WATCHED_STEPS:
+            check_matrix(whole, matrix.solve)
+        steps = iter(each(matrix.solve(whole, join([g for view in sharing for g in each(view.bound().estimate)]))))
+        for view in sharing:
+            view.direction = join([next(steps) for _ in view.params])
+        _on_sets_jointly(whole, sharing)
+
+
+def merged(views: list[View]) -> View:
+    """One view of all parameters of some views, which share their matrix."""
+    first = views[0]
+    return first.replaced(
+        [p for view in views for p in view.params],
+        [grad for view in views for grad in view.grads],
+        [state for view in views for state in view.states],
+        plain=all(view.plain for view in views),
+        names=("g", *first.matrix.slots(real(first.params[0]))),  # estimators may differ
+    )
+
+
 @torch.no_grad()
-def on_sets_jointly(whole: View, views: list[View]) -> None:
+def _on_sets_jointly(whole: View, views: list[View]) -> None:
     """One H for all parameters of some views, whose `direction` is H⁻¹g: make it (x_t - x̃)/γ, for linear sets."""
     gammas = [gamma_of_move(view) for view in views]
     if all(view.constraint is None for view in views) or not all(map(float, gammas)):
@@ -180,7 +197,7 @@ def _unconstrained(s: View, gamma: Scalar, H: Tensor | None = None) -> Tensor:
     if s.decay != 0:
         y.mul_(1 - gamma * s.decay)
     if s.matrix.scope == "coordinate":
-        s.matrix.descend(s, y, s.estimate, gamma, H)
+        s.descend(y, s.estimate, gamma, H)
     else:
         add_scaled(y, direction(s, s.estimate), -gamma)
     return y

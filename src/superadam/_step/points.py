@@ -19,11 +19,12 @@ from superadam._state.plans import GroupPlan
 from superadam._state.precision import precisely
 from superadam._state.replay import put_back
 from superadam._state.sharding import local, over_ranks, sharding
-from superadam._step import dispatch, line_9, stages
-from superadam._step.algorithm import AlgorithmOne, eagerly, move_key
+from superadam._step import dispatch, line_9
+from superadam._step.algorithm import AlgorithmOne, move_key
+from superadam._step.dispatch import eagerly
 from superadam._step.layout import grouped
 from superadam._step.tensors import real
-from superadam._step.view import State
+from superadam._step.view import State, View
 from superadam.iterates import Iterate
 from superadam.matrices import Matrix
 
@@ -75,7 +76,7 @@ class Points(AlgorithmOne):
         refusals.check_shapes(self)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             pending = list(self._grouped(lambda p, s: move_key(s) if s["phase"] == PENDING else None))
-            stages.solve_jointly(pending)
+            line_9.solve_jointly(pending)
             for view in pending:
                 dispatch.choose(view).move(view, view.states[0]["gamma"])
                 for state in view.states:
@@ -112,7 +113,7 @@ class Points(AlgorithmOne):
         views = [view for view in estimated if not view.free]
         with put_back(t for view in views for i, p in enumerate(view.params) for t in _held(view, p, view.states[i])):
             with torch.no_grad():
-                stages.solve_jointly(estimated)
+                line_9.solve_jointly(estimated)
                 for view in views:
                     s = view.bound()
                     gamma = line_9.gamma_of_move(s)
@@ -189,13 +190,6 @@ class Points(AlgorithmOne):
             for name in plan.parts.iterate.buffers
         )
 
-    def _refuse_while_evaluating(self) -> None:
-        """For step(), between eval() and train()."""
-        raise RuntimeError(
-            "step() after opt.eval(): the parameters hold x_t, and the gradients are not those of the point where "
-            "training stands. Call opt.train() before the gradients are computed."
-        )
-
     def divisions(self) -> list[str]:
         """Which parameters have which matrix, where a `ByShape` chooses; a line for each."""
         return [line for plan in self._current_plans() for line in plan.divisions()]
@@ -217,7 +211,7 @@ class Points(AlgorithmOne):
                 f"{type(seen[0].matrix).__name__} does not: leave the call out"
             )
         for view in views:
-            dispatch.choose(view).run(stages.observe, view, 0.0, line_9=False)
+            dispatch.choose(view).run(dispatch.observe, view, 0.0, line_9=False)
 
     def ways(self) -> list[str]:
         """The way in which each group's step runs, and the reason against each faster way.
@@ -236,7 +230,7 @@ class Points(AlgorithmOne):
             states = {p: {"step": 0, **self.state.get(p, {})} for p in plan.group["params"]}  # copies: layouts write
             for layout in grouped(plan, states, lambda p, state: (p.requires_grad and (p.grad is None,)) or None):
                 scalars = dict.fromkeys(layout.parts.scalars, layout.params[0])
-                view = layout.view(scalars, moves=not self.two_point)
+                view = View.of(layout, scalars, moves=not self.two_point)
                 name, *more = dispatch.explain(view)
                 n = len(layout.params)
                 told.append(f"group {i}, {n} tensor{'s' if n != 1 else ''}: {name}")
@@ -317,7 +311,7 @@ class _Notice:
         iterate = next(plan.parts.iterate for plan in opt._plans if _settles(plan))
         warn(
             f"The model is in eval mode, but its parameters hold the point where {iterate} takes gradients, not the "
-            "result: evaluate inside of `with opt.at_x():`, or call opt.eval() before and opt.train() afterwards."
+            "result: evaluate inside `with opt.at_x():`, or call opt.eval() before and opt.train() afterwards."
         )
 
 

@@ -252,4 +252,6 @@ def clip(x: Tensor, low: Scalar, high: Scalar) -> Tensor:
 
 def flattened(x: Tensor) -> Tensor:
     """x as a vector, without a copy: the coordinates in the order in which they lie in memory."""
-    return x.view(-1) if x.is_contiguous() else x.as_strided((x.numel(),), (1,))
+    if not x.is_contiguous():
+        return x.as_strided((x.numel(),), (1,))
+    return x if x.dim() == 1 else x.view(-1)

@@ -16,7 +16,7 @@ from superadam._step.tensors import flattened, state_dtype
 from superadam._step.view import View
 from superadam._step.workspace import keep_small_blocks
 
-__all__ = ["MULTIPLE", "SMALL", "TILE", "aligned", "alike", "cut", "in_one_piece", "large", "pieces"]
+__all__ = ["MULTIPLE", "SMALL", "TILE", "aligned", "alike", "cut", "in_one_piece", "large", "lots_of_small", "pieces"]
 
 # Coordinates of a piece. Four megabytes of float32: half a dozen tensors fit into the last cache of a server. Smaller
 # pieces take longer: more calls, and more waiting for threads.
@@ -103,6 +103,11 @@ def large(view: View) -> list[int]:
     """The parameters for which a kernel of our own is made: those that are not small, with a state like them."""
     sizes = [(i, x.numel(), x.device.type == "cpu") for i, x in enumerate(view.params)]
     return [i for i, n, cpu in sizes if n > SMALL and (cpu or n % MULTIPLE == 0) and aligned(view, [i])]
+
+
+def lots_of_small(view: View) -> list[list[int]]:
+    """The small parameters with a state like them, in lots of about `TILE` coordinates."""
+    return [*_lots(view, [i for i, x in enumerate(view.params) if x.numel() <= SMALL and aligned(view, [i])], TILE)]
 
 
 def alike(tensors: Sequence[Tensor | None], narrow: Sequence[Tensor | None] = ()) -> bool:

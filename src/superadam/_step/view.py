@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from superadam._state.owners import Place, from_owners, to_owners
+from superadam._state.owners import Place, batches, unbatched
+from superadam._state.phases import BETWEEN, RESTARTED
 from superadam._state.sharding import Sharding, local, over_ranks
-from superadam._step.tensors import Scalar, TensorList, compiled_step, each, gamma_of, join, real, state_dtype
+from superadam._step.tensors import Scalar, TensorList, add_scaled, each, gamma_of, join, real, state_dtype
+from superadam.matrices.base import Matrix
 
 if TYPE_CHECKING:
     from superadam._state.options import Composition
     from superadam._step.layout import Layout
     from superadam.estimators import Estimator
     from superadam.iterates import Iterate
-    from superadam.matrices import Matrix
     from superadam.penalties import Penalty
     from superadam.schedules import Schedule
     from superadam.sets import ConvexSet
     from superadam.stepsizes import Stepsize
 
-__all__ = ["Line", "State", "Sums", "View", "batches", "unbatched"]
+__all__ = ["Line", "State", "Sums", "View"]
 
 State = dict[str, Any]
 """What the optimizer keeps for a parameter."""
@@ -36,22 +37,6 @@ Sums = tuple[Tensor, ...]
 """Sums over the coordinates of a view, for a matrix that needs them."""
 Line = Callable[["View", Scalar], Sums]
 """Some lines of Algorithm 1: a function of a view and γ."""
-
-
-def batches(views: list[View], tensors: list[Tensor]) -> list[Tensor]:
-    """`View.matrices` of several views, with one message for all."""
-    parts = [part for tensor in tensors for part in each(tensor)]
-    params, places = [p for v in views for p in v.params], [place for v in views for place in v.places]
-    wholes = iter(to_owners(parts, params, places))
-    return [view._batch([next(wholes) for _ in view.params]) for view in views]
-
-
-def unbatched(views: list[View], matrices: list[Tensor]) -> list[Tensor]:
-    """`View.tensors` of several views, with one message for all."""
-    wholes = [whole for v, batch in zip(views, matrices, strict=True) for whole in v._wholes(batch)]
-    params, places = [p for v in views for p in v.params], [place for v in views for place in v.places]
-    parts = iter(from_owners(wholes, params, places))
-    return [join([next(parts) for _ in view.params]) for view in views]
 
 
 class View:
@@ -143,6 +128,13 @@ class View:
         own.update(facts, _facts=facts, params=params, grads=grads, states=states, scalars=scalars, _weights={})
         own.update(batch)
 
+    @classmethod
+    def of(cls, layout: Layout, scalars: dict[str, Tensor], *, moves: bool) -> View:
+        """The parameters of a layout with their present gradients."""
+        phase, grads = layout.states[0].get("phase"), [p.grad for p in layout.params]
+        batch = {"moves": moves, "paired": phase == BETWEEN, "restarted": phase == RESTARTED}
+        return cls(layout.facts, layout.params, grads, layout.states, scalars, **batch)
+
     # ------------------------------------------------------------------------------------ state under its names
 
     def bound(self) -> View:
@@ -214,18 +206,6 @@ class View:
                 part.__dict__[name] = join(some(list(each(self.__dict__[name]))))
         return part
 
-    @classmethod
-    def merged(cls, views: list[View]) -> View:
-        """One view of all parameters of some views, which share their matrix."""
-        first = views[0]
-        return first.replaced(
-            [p for view in views for p in view.params],
-            [grad for view in views for grad in view.grads],
-            [state for view in views for state in view.states],
-            plain=all(view.plain for view in views),
-            names=("g", *first.matrix.slots(real(first.params[0]))),  # estimators may differ
-        )
-
     # ------------------------------------------------------------------------------------ facts
 
     @property
@@ -234,11 +214,6 @@ class View:
         lr = self.group["lr"]
         lr = lr if isinstance(lr, float) else gamma_of(self.group)
         return lr if self.rate == 1 else lr * self.rate
-
-    @property
-    def compiles(self) -> bool:
-        """Whether kernels of our own are wanted: compile=True, or torch.compile(opt.step)."""
-        return self.group["compile"] or compiled_step.get()
 
     @property
     def one(self) -> Tensor:
@@ -269,6 +244,20 @@ class View:
     def estimates(self) -> Tensor:
         """g_t, as the batch of matrices that a matrix of each tensor works on."""
         return self.matrices(self.estimate) if self.arrived is None else self.arrived
+
+    def descend(self, x: Tensor, g: Tensor, eta: Scalar, H: Tensor | None = None) -> None:
+        """x ← x - η H_t⁻¹ g: `Matrix.solve`, in place where that is g / H. `H` is given where it is known already."""
+        matrix = self.matrix
+        if type(matrix).solve is not Matrix.solve:
+            return add_scaled(x, matrix.solve(self, g), -eta)
+        H = matrix.H(self) if H is None else H
+        if matrix.multiple_of_identity:
+            x.addcmul_(g, eta / H, value=-1)
+        elif isinstance(eta, float):
+            x.addcdiv_(g, H, value=-eta)
+        else:
+            x.addcdiv_(g * eta, H, value=-1)
+        return None
 
     def matrices(self, like_x: Tensor) -> Tensor:
         """A tensor or list like x, as the batch of matrices that a matrix of each tensor works on."""

@@ -1,8 +1,8 @@
-"""How long a step takes, and what it takes: `superadam bench`.
+"""Time and memory of a step: `superadam bench`.
 
-Every composition of the zoo and the paper's cases, next to torch's AdamW and to what the machine's memory allows. All
-candidates take turns, in an order that changes from round to round, so that a slow moment of the machine hits all of
-them alike; the clock is the wall's. Reports are plain data, for JSON.
+It measures every method of the zoo and the paper's cases, torch's AdamW, and the memory bandwidth of the machine. All
+candidates take turns, in an order that changes from round to round, so that slow moments of the machine affect all of
+them alike. Times are wall-clock times. Reports are plain data, for JSON.
 """
 
 from superadam.bench.runs import measure_model, measure_sizes, report

@@ -1,4 +1,4 @@
-"""What is timed: torch's optimizers, the paper's cases, the zoo."""
+"""The candidates: torch's optimizers, the paper's cases, the zoo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Gradients = tuple[list[Tensor], list[Tensor]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """An optimizer by name; `peer` is what torch has for the same method."""
+    """An optimizer by name; `peer` is torch's optimizer for the same method."""
 
     name: str
     kind: str
@@ -29,11 +29,11 @@ class Candidate:
 
 
 class Trial:
-    """An optimizer at work on parameters of given shapes, with gradients that are not its own.
+    """An optimizer with parameters of given shapes, and gradients that all candidates share.
 
-    `step` is a whole step by the public interface. The gradients are there already; where a step takes two, a closure
-    puts them back, which is an assignment for each parameter. So with τ = 1 a step is both of its halves, without the
-    user's forward and backward.
+    `step` is a whole step through the public interface. The gradients exist before. If a step needs two, a closure
+    assigns them, one assignment per parameter. So with τ = 1 a step consists of both half-steps, without forward and
+    backward.
     """
 
     def __init__(self, candidate: Candidate, gradients: Gradients) -> None:
@@ -58,13 +58,13 @@ class Trial:
 
     @property
     def state_bytes(self) -> int:
-        """What the state holds, tensors that parameters share once."""
+        """The bytes of the state. Tensors that parameters share count once."""
         held = {id(t): t for state in self.opt.state.values() for t in state.values() if isinstance(t, Tensor)}
         return sum(t.nbytes for t in held.values())
 
 
 def gradients(shapes: Sequence[tuple[int, ...]]) -> Gradients:
-    """Two gradients for each shape, for all candidates together: no optimizer writes into them."""
+    """Two gradients for each shape, shared by all candidates, because no optimizer writes into them."""
     generator = torch.Generator().manual_seed(0)
     first, second = ([torch.randn(shape, generator=generator) for shape in shapes] for _ in range(2))
     return first, second
@@ -117,7 +117,7 @@ def zoo_methods(*, compile: bool = False) -> list[Candidate]:
 
 
 def compiled(candidates: list[Candidate], counterparts: list[Candidate]) -> list[Candidate]:
-    """The counterparts with `compile=True` whose step runs otherwise for it."""
+    """The same candidates with `compile=True`, if that changes how their step runs."""
     different = []
     for eager, counterpart in zip(candidates, counterparts, strict=True):
         if way(counterpart) != way(eager):
@@ -126,7 +126,7 @@ def compiled(candidates: list[Candidate], counterparts: list[Candidate]) -> list
 
 
 def everything(*, compile: bool = False) -> list[Candidate]:
-    """All candidates but the two baselines."""
+    """All candidates except the two baselines."""
     eager = [*paper_cases(), *zoo_methods()]
     if not compile:
         return eager
@@ -134,7 +134,7 @@ def everything(*, compile: bool = False) -> list[Candidate]:
 
 
 def way(candidate: Candidate) -> str:
-    """Which ways a step of matrices and vectors on a CPU runs: a method may have a matrix H_t for some of them only.
+    """The ways in which a step for matrices and vectors runs on a CPU. They can differ within one method.
 
     >>> way(next(candidate for candidate in zoo_methods() if candidate.name == "soap"))
     "lists, torch's fused Adam"

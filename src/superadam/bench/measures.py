@@ -1,4 +1,4 @@
-"""Clocks and meters."""
+"""Measurements of time, bandwidth and memory."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ LARGE = 1 << 27  # floats: half a gigabyte, which no cache holds
 
 
 def timed(run: Callable[[], Any]) -> float:
-    """Seconds on the wall's clock."""
+    """Wall-clock seconds."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
 
 
 def interleaved(runs: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 3) -> Times:
-    """Seconds of each run in each round. All take turns, in another order each time: who follows whom matters to the
-    caches."""
+    """Seconds of each run in each round. All take turns, in a different order in each round, because the order affects
+    the caches."""
     times: Times = {name: [] for name in runs}
     order, shuffle = list(runs), random.Random(0).shuffle
     for i in range(warm_up + rounds):
@@ -50,7 +50,7 @@ def summary(times: list[float]) -> dict[str, float]:
 
 
 def ratios(row: Mapping[str, float], base: Mapping[str, float]) -> dict[str, float]:
-    """Of the medians, and of the minima.
+    """The ratio of the medians, and that of the minima.
 
     >>> ratios({"median_ms": 3.0, "minimum_ms": 2.0}, {"median_ms": 2.0, "minimum_ms": 1.0})
     {'median': 1.5, 'minimum': 2.0}
@@ -59,7 +59,7 @@ def ratios(row: Mapping[str, float], base: Mapping[str, float]) -> dict[str, flo
 
 
 def short(x: float) -> float:
-    """Four digits: a clock has no more to say."""
+    """Four digits: times are no more precise."""
     return float(f"{x:.4g}")
 
 
@@ -67,8 +67,8 @@ def streams(n: int) -> tuple[dict[str, Callable[[], Any]], dict[str, int]]:
     """Plain loops through as much memory as Adam holds for n parameters (x, gradient, m, v; at most half a gigabyte),
     and the bytes that each of them moves: one tensor scaled; x += c y; torch's fused SGD with momentum.
 
-    None needs more than a multiplication per number, so what bounds them is memory. Which is the fastest depends on the
-    machine: the bandwidth is that of the fastest.
+    None needs more than one multiplication per number, so memory limits them. Which one is fastest depends on the
+    machine; the bandwidth is that of the fastest.
     """
     n = min(4 * n, LARGE)
     memory = torch.ones(n)  # not zeros, whose pages would not exist
@@ -98,7 +98,7 @@ def bandwidth(times: Times, moved: Mapping[str, int]) -> dict[str, float]:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Kineto writes lines of its own to the process's error stream."""
+    """Silence stderr: Kineto writes its own lines there."""
     kept = os.dup(2)
     with tempfile.TemporaryFile() as sink:
         os.dup2(sink.fileno(), 2)
@@ -110,7 +110,7 @@ def _silenced() -> Iterator[None]:
 
 
 def peak_temporary_bytes(run: Callable[[], Any]) -> int:
-    """The most that is held during `run` beyond what was held before, as torch's profiler sees its CPU allocator.
+    """The largest memory held during `run` beyond that held before, from torch's profiler of the CPU allocator.
 
     >>> x = torch.zeros(1000)
     >>> peak_temporary_bytes(lambda: ((x + 1) * 2).sum()) >= 8000

@@ -1,4 +1,4 @@
-"""The models whose parameters are updated, written plainly."""
+"""The models whose parameters are updated."""
 
 from __future__ import annotations
 

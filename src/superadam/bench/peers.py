@@ -1,4 +1,4 @@
-"""Matrices of each tensor beside what other packages have for them, with one refresh interval for all."""
+"""Methods with matrices per tensor, here and in other packages, with the same refresh interval for all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Several:
 
 
 def rivals(method: str, shapes: Shapes) -> dict[str, Build]:
-    """What the installed packages have for a method of the zoo."""
+    """The versions of a zoo method in the installed packages."""
     found = dict(_torch(method, shapes))
     if importlib.util.find_spec("pytorch_optimizer") is not None:
         found |= _pytorch_optimizer(method)
@@ -53,7 +53,7 @@ def rivals(method: str, shapes: Shapes) -> dict[str, Build]:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages."""
+    """The versions of the packages."""
     found = {}
     for name in ("pytorch_optimizer", "heavyball"):
         there = importlib.util.find_spec(name) is not None
@@ -105,7 +105,7 @@ def _heavyball(method: str) -> dict[str, Build]:
 
 
 def _named(params: list[Tensor]) -> list[tuple[str, Tensor]]:
-    """As a model would have them: tensors of one shape are refreshed in different steps by their names."""
+    """Parameters with names, as in a model: names let tensors of one shape refresh in different steps."""
     return [(f"layer{i}", p) for i, p in enumerate(params)]
 
 
@@ -135,7 +135,7 @@ def measure(shapes: Shapes, rounds: int) -> dict[str, Any]:
 
 
 def summary(times: list[float]) -> dict[str, float]:
-    """Milliseconds. The maximum tells whether refreshes come all in one step.
+    """Milliseconds. A large maximum shows that all refreshes happen in one step.
 
     >>> summary([0.001, 0.002, 0.009])
     {'median_ms': 2.0, 'minimum_ms': 1.0, 'mean_ms': 4.0, 'maximum_ms': 9.0}

@@ -37,18 +37,19 @@ def report(
     matrices: bool = False,
     say: Say = lambda text: None,
 ) -> Report:
-    """Everything that was asked for.
+    """All requested measurements.
 
     Args:
-        names: of `models.SHAPES`.
-        rounds: how often everything is timed.
-        memory: gigabytes that the candidates of one round may hold together, without what a step holds meanwhile.
-            Those that do not fit are measured in other rounds.
+        names: names in `models.SHAPES`.
+        rounds: how many times everything is timed.
+        memory: gigabytes that the candidates of one round may hold together, without temporary memory of a step. Those
+            that do not fit are measured in other rounds.
         compile: also `compile=True`, and how long compilation takes.
         sizes: also the cost per parameter from 10⁵ to 10⁸ of them.
         end_to_end: also the optimizer's share of a training step.
-        matrices: instead, Muon and its kin beside those of other packages; with `end_to_end`, their shares.
-        say: told what is being done.
+        matrices: measure Muon and other methods with matrices per tensor instead, here and in other packages; with
+            `end_to_end`, their shares.
+        say: a function that gets messages about the progress.
     """
     made: Report = {
         "machine": _machine(),
@@ -90,7 +91,7 @@ def _report_of_matrices(names: Sequence[str], rounds: int, end_to_end: bool, say
 def measure_model(
     shapes: models.Shapes, of: list[Candidate], rounds: int, memory: float = 10.0, *, extra: bool = True
 ) -> Report:
-    """A step of each candidate, next to the baselines and the memory limit; with `extra`, what it allocates too."""
+    """A step of each candidate, the baselines and the memory limit; with `extra`, also the allocated memory."""
     n = sum(torch.Size(s).numel() for s in shapes)
     gradients = candidates.gradients(shapes)
     rows: dict[str, Report] = {}
@@ -119,7 +120,7 @@ def _in_order(rows: dict[str, Report], of: list[Candidate]) -> dict[str, Report]
 def _measure(
     group: list[Candidate], gradients: Gradients, rounds: int, extra: bool
 ) -> tuple[dict[str, Report], Report]:
-    """The rows of candidates that take turns, and the memory limit meanwhile."""
+    """The rows of candidates that take turns, and the memory limit at that time."""
     n = sum(g.numel() for g in gradients[0])
     trials = {c.name: Trial(c, gradients) for c in group}
     first = {name: measures.timed(trial.step) for name, trial in trials.items()}

@@ -1,4 +1,4 @@
-"""What is paid once: the import, and the compilation. Each is measured in processes of their own."""
+"""One-time costs: import and compilation. Each is measured in new processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _in_new_process(code: str, **environment: str) -> Any:
 
 
 def import_times(rounds: int = 5) -> dict[str, Any]:
-    """Seconds of `import torch`, of `import superadam` (which imports torch), and of it after torch."""
+    """Seconds of `import torch`, of `import superadam` (which imports torch), and of `import superadam` after torch."""
     clock = "import time; {before}; start = time.perf_counter(); import {what}; print(time.perf_counter() - start)"
     codes = {
         "torch": clock.format(before="pass", what="torch"),
@@ -55,8 +55,8 @@ def first_steps(name: str, compile: bool) -> dict[str, float]:
 
 
 def compile_times(names: list[str] | None = None) -> dict[str, dict[str, float]]:
-    """Seconds of the first steps of each of the paper's cases that is compiled: as it is, compiled with torch's cache
-    empty, and compiled by a new process with the cache that the last one left."""
+    """Seconds of the first steps of each of the paper's cases that can be compiled: not compiled, compiled with an
+    empty cache, and compiled by a new process with the cache of the last one."""
     if names is None:
         compiled = candidates.compiled(candidates.paper_cases(), candidates.paper_cases(compile=True))
         names = [c.name.removesuffix(", compiled") for c in compiled]

@@ -1,4 +1,4 @@
-"""A report as tables of strings, which the command prints and scripts/bench_page.py writes down."""
+"""A report as tables of strings. The command prints them, and scripts/bench_page.py writes them to a page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Table(NamedTuple):
     rows: list[list[str]]
 
     def markdown(self) -> str:
-        """As a table of a page.
+        """The table in Markdown.
 
         >>> print(Table("t", ["a", "b"], [["1", "2"]]).markdown())
         | a | b |

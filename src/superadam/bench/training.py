@@ -33,7 +33,7 @@ OPTIMIZERS: dict[str, Build] = {
 
 @dataclass(frozen=True)
 class Training:
-    """A model, a batch, and the loss of the one on the other."""
+    """A model, a batch, and the loss of the model on the batch."""
 
     what: str
     model: Callable[[], nn.Module]
@@ -65,7 +65,7 @@ TRAININGS = {"resnet18": cifar(), "gpt2-block": language()}
 
 
 class _Loop:
-    """Training steps, with a clock around the evaluations: the rest of a step is the optimizer's."""
+    """Training steps with a clock around the evaluations. The rest of a step is the optimizer's time."""
 
     def __init__(self, task: Training, build: Callable[[nn.Module], Optimizer]) -> None:
         torch.manual_seed(0)
@@ -91,7 +91,7 @@ class _Loop:
 
 
 def with_matrices() -> dict[str, Build]:
-    """AdamW, and the methods with a matrix for each tensor."""
+    """AdamW, and the methods with a matrix per tensor."""
     baseline = "torch AdamW, fused"
     own = {name: functools.partial(zoo.create, name, **options) for name, options in peers.OPTIONS.items()}
     return {baseline: OPTIMIZERS[baseline], **own}

@@ -1,7 +1,8 @@
 r"""Line 11: the gradient estimator $g_t$.
 
 An estimator gets the two gradients of a batch one after the other, with the move from $x_{t-1}$ to $x_t$ between them.
-It keeps neither. `s` is the state of the parameters being updated: `s.g`, and the weight `s.alpha` = $\alpha_t$.
+It stores neither of them. `s` is the state of the parameters being updated: `s.g`, and the weight
+`s.alpha` = $\alpha_t$.
 """
 
 from superadam.estimators.base import Blend, Estimator

@@ -1,4 +1,4 @@
-"""What an estimator of the gradient is."""
+"""The base classes of gradient estimators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Blend", "Estimator"]
 
 
 class Estimator(Part, kind="estimator"):
-    """Base class. `buffers` names the tensors kept for each parameter, which begin at zero.
+    """Base class. `buffers` names the tensors that the optimizer keeps for each parameter, initially zero.
 
     `two_point` says whether the estimator needs both gradients of a batch; `before` and `after` get them. The iterate
     chooses the points where gradients are taken.
@@ -46,23 +46,23 @@ class Estimator(Part, kind="estimator"):
         r"""Use $q = \nabla f(x_{t-1}; \xi_t)$. The move along $g_{t-1}$ is done, so `s.g` may be overwritten."""
 
     def after(self, s: View, grad: Tensor) -> Tensor:
-        r"""Use $\nabla f(x_t; \xi_t)$ to make `s.g` $g_t$, and return the gradient for line 4.
+        r"""Set `s.g` to $g_t$, using $\nabla f(x_t; \xi_t)$, and return the gradient for line 4.
 
         `s.paired` says whether `before` was called for this batch.
         """
         raise NotImplementedError(f"{type(self).__name__} has no after")
 
     def estimate(self, s: View) -> Tensor:
-        """g_t of line 9. The gradient of this batch is still at hand."""
+        """The g_t for line 9. The gradient of this batch, `s.grad`, is still available."""
         g: Tensor = s.g
         return g
 
     def moved(self, s: View, step: Tensor) -> None:
-        """A step was taken along `step` = H_t⁻¹ g_t."""
+        """Called after a step along `step` = H_t⁻¹ g_t."""
 
 
 class Blend(Estimator, abstract=True):
-    """The buffer `g` is an average of gradients; the step goes along what `estimate` makes of it.
+    """The buffer `g` holds an average of gradients. The step goes along `estimate(s)`, which is computed from it.
 
     >>> class Half(Blend):
     ...     def estimate(self, s):

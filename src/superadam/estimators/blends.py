@@ -27,13 +27,13 @@ class TwoAverages(Blend):
     $$m_t = (1-\alpha_t) m_{t-1} + \alpha_t \nabla f(x_t; \xi_t), \qquad
       n_t = \beta_t n_{t-1} + (1-\beta_t) \nabla f(x_t; \xi_t), \qquad g_t = m_t + a_t n_t$$
 
-    In `warmup` steps, $a_t$ rises linearly to `a`, and $\beta_t$ from `start` to `beta` so that its half-life rises
-    linearly. `g` holds $m_t$. Keeps one tensor more than line 11, for $n_t$.
+    During the first `warmup` steps, $a_t$ rises linearly to `a`, and $\beta_t$ rises from `start` to `beta` with a
+    linearly rising half-life. `g` holds $m_t$. It keeps one tensor more than line 11, for $n_t$.
 
     Args:
         a: weight of the slow average, after the warm-up.
         beta: β of the slow average, after the warm-up.
-        warmup: number of steps in which a_t and β_t rise. 0: they are constant.
+        warmup: number of steps during which a_t and β_t rise. 0 keeps them constant.
         start: β of the slow average in the first step of a warm-up.
 
     >>> TwoAverages(warmup=1000)
@@ -83,12 +83,12 @@ class TwoAverages(Blend):
 
 
 class GradientDifferences(Blend):
-    r"""An average of gradients, and one of their changes from batch to batch (Adan: Xie et al. 2022).
+    r"""An average of gradients plus an average of their changes from batch to batch (Adan: Xie et al. 2022).
 
     $$\Delta_t = \nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_{t-1}), \qquad
       d_t = \text{the corrected average of } \Delta_t \text{ with } \beta, \qquad g_t = m_t + \beta d_t$$
 
-    Line 4 gets $\nabla f(x_t; \xi_t) + \beta \Delta_t$. `g` holds $m_t$. Keeps two tensors more than line 11.
+    Line 4 gets $\nabla f(x_t; \xi_t) + \beta \Delta_t$. `g` holds $m_t$. It keeps two tensors more than line 11.
 
     Args:
         beta: weight of the old average of changes, and of that average in g_t.
@@ -126,8 +126,8 @@ class HeavyBall(Blend):
       b_t = H_t^{-1} g_t$$
 
     So $b_t = \mathrm{momentum}\, b_{t-1} + (1 - \mathrm{dampening}) H_t^{-1} \nabla f(x_t; \xi_t)$. Line 9 repeats a
-    share of the last step and adds a step along the newest gradient, on a set too. The buffer `g` holds $b_t$. α_t of
-    the schedule is not used.
+    share of the last step and adds a step along the newest gradient, also on a set. The buffer `g` holds $b_t$. The
+    schedule's α_t is not used.
 
     Args:
         momentum: share of the last step in the next.
@@ -216,7 +216,7 @@ def _mu(t: Any, beta: float, decay: float) -> Any:
 
 
 def _product(t: Any, beta: float, decay: float) -> Any:
-    """Π μ_i over i ≤ t. Where it is below 1e-20 it stays as it is: 1 - Π is 1."""
+    """Π μ_i over i ≤ t. Below 1e-20 it is no longer updated: 1 - Π rounds to 1 there."""
     most = math.ceil(-46 / math.log(beta)) if beta > 0 else 1
     if not isinstance(t, Tensor):
         return _product_up_to(min(t, most), beta, decay)

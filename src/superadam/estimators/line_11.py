@@ -1,4 +1,4 @@
-"""Line 11, and estimators that are made of it: corrected gradients, averaged estimates."""
+"""Line 11, and estimators built on it: corrected gradients, averaged estimates."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Nesterov(Blend):
     bound is $a = \tau$ (Ma and Yarats 2019 study all of them as quasi-hyperbolic momentum). The buffer `g` holds $m_t$.
 
     Args:
-        a: weight of the newest gradient in the step. None takes α_t, which is Nesterov's momentum as Muon has it.
+        a: weight of the newest gradient in the step. None uses α_t, which is Nesterov's momentum as in Muon.
 
     >>> Nesterov(a=0.05)
     Nesterov(a=0.05)
@@ -86,7 +86,7 @@ class Nesterov(Blend):
 
 
 class OnLine11(Estimator, abstract=True):
-    """What makes g_t of line 11's estimate, which the buffer `r` holds."""
+    """Base class of estimators that compute g_t from line 11's estimate, which they keep in the buffer `r`."""
 
     tau: float = 1.0
 
@@ -103,25 +103,25 @@ class OnLine11(Estimator, abstract=True):
         s.r.sub_(q, alpha=self.tau)
 
     def line_11(self, s: View, grad: Tensor) -> None:
-        """Take the newest gradient into r."""
+        """Add the newest gradient to r by line 11."""
         if s.restarted:
             s.r.zero_()
         take_in(s.r, grad, s.alpha, self.tau if s.paired else 0.0)
 
 
 class NesterovRecursive(OnLine11):
-    r"""Variance reduction with Nesterov's mixture on top: line 11 makes $r_t$, and a step adds the newest gradient.
+    r"""Variance reduction, then Nesterov's momentum: line 11 computes $r_t$, and a step adds the newest gradient.
 
     $$r_t = \alpha_t \nabla f(x_t; \xi_t)
           + (1-\alpha_t)\bigl[r_{t-1} + \tau\bigl(\nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t)\bigr)\bigr],
       \qquad g_t = (1-a)\, r_t + a \nabla f(x_t; \xi_t)$$
 
-    Keeps one tensor more than line 11: when the move along $g_t$ is taken, $\nabla f(x_t; \xi_t)$ is gone. With τ = 0
-    it is `Nesterov`, which needs one tensor only.
+    It keeps one tensor more than line 11, because $\nabla f(x_t; \xi_t)$ is no longer available when the move along
+    $g_t$ is taken. With τ = 0 it equals `Nesterov`, which needs one tensor only.
 
     Args:
         tau: τ in r_t.
-        a: weight of the newest gradient in the step. None takes α_t.
+        a: weight of the newest gradient in the step. None uses α_t.
 
     >>> NesterovRecursive()
     NesterovRecursive(tau=1.0, a=None)
@@ -151,13 +151,13 @@ class Corrected(Estimator):
       g_t = (1-\alpha_t) g_{t-1} + \alpha_t \tilde c_t$$
 
     Each tensor has its own norm, and line 4 gets $\tilde c_t$. Without the bound, and with $\alpha_t = \alpha$, this is
-    line 11. With `previous_batch`, $\tau = \alpha = \alpha_t$ and no bound it is Nesterov's momentum: $g_t = m_t +
-    (1-\alpha)(m_t - m_{t-1})$, where $m_t$ is the average of plain gradients, except for a term of the first gradient
-    that decays. Keeps one tensor more than line 11.
+    line 11. With `previous_batch`, $\tau = \alpha = \alpha_t$ and no bound it is Nesterov's momentum:
+    $g_t = m_t + (1-\alpha)(m_t - m_{t-1})$, where $m_t$ is the average of plain gradients, except for a decaying term
+    from the first gradient. It keeps one tensor more than line 11.
 
     Args:
         tau: τ, the share of the correction.
-        alpha: α in the factor (1 - α)/α of the correction: that of the schedule, where it is constant.
+        alpha: α in the factor (1 - α)/α of the correction. Use the schedule's α if that is constant.
         bound: largest norm of a corrected gradient, for each tensor. None does not clip.
         previous_batch: use ∇f(x_{t-1}; ξ_{t-1}), which is known, instead of ∇f(x_{t-1}; ξ_t). The noise no longer
             cancels, but one gradient per step is enough.
@@ -228,31 +228,31 @@ class Summed(Estimator):
 
 
 class Averaged(OnLine11):
-    r"""Variance reduction with an average on top: line 11 makes $r_t$, and the step goes along an average of $r_t$.
+    r"""Variance reduction, then an average: line 11 computes $r_t$, and the step goes along an average of $r_t$.
 
     $$r_t = \alpha_t \nabla f(x_t; \xi_t)
           + (1-\alpha_t)\bigl[r_{t-1} + \tau\bigl(\nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t)\bigr)\bigr],
       \qquad g_t = \frac{\beta(1-\beta^{t-1})\, g_{t-1} + (1-\beta)\, r_t}{1-\beta^t}$$
 
-    With α ≤ 0.3 the largest usable learning rate of τ = 1 is half of AdamW's; with α = 0.6 it is the same. Three
-    remedies:
+    The largest usable learning rate of τ = 1 is half of AdamW's with α ≤ 0.3, and equal to AdamW's with α = 0.6. There
+    are three remedies:
 
     - `beta`: $r_t$ follows $\nabla f(x_t)$ without lag, so steps along it are stable only up to gradient descent's
       learning rate. An average over the path is stable up to Adam's, which is $(1+\beta)/(1-\beta)$ times as large. 0
-      takes $g_t = r_t$.
+      means $g_t = r_t$.
     - `guard`: where $\|r_t\| > \mathrm{guard}\,\|\nabla f(x_t; \xi_t)\|$ in a tensor, or where it is not finite, $r_t$
       restarts as $\nabla f(x_t; \xi_t)$.
     - `own`: line 4 gets $r_t$. Adam's steps are bounded because $g_t$ is an average of the gradients whose squares make
-      $H_t$. With τ = 1 it is not: a coordinate whose gradient becomes zero still has an $r_t$, which its $H_t$ does not
-      contain.
+      $H_t$. With τ = 1 this does not hold: a coordinate whose gradient becomes zero still has an $r_t$, which is not
+      part of its $H_t$.
 
-    Keeps one tensor more than line 11.
+    It keeps one tensor more than line 11.
 
     Args:
         tau: τ in r_t.
-        beta: weight of the old average in g_t; 0 takes g_t = r_t.
-        guard: restart r_t of a tensor where its norm exceeds guard times that of the newest gradient, or is not finite.
-            None never does.
+        beta: weight of the old average in g_t; 0 means g_t = r_t.
+        guard: restart r_t of a tensor if its norm exceeds guard times the norm of the newest gradient, or is not
+            finite. None means never.
         own: whether line 4 gets r_t; otherwise it gets the newest gradient.
 
     >>> Averaged(guard=2.0)
@@ -294,7 +294,7 @@ def take_in(g: Tensor, grad: Tensor, alpha: Scalar, tau: float) -> None:
 
 
 def each(x: Tensor, function: Any) -> Tensor:
-    """A function of whole tensors, over each of them."""
+    """Apply a function of whole tensors to each of them."""
     if isinstance(x, TensorList):
         return TensorList(map(function, x))
     result: Tensor = function(x)

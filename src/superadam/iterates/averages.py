@@ -31,7 +31,7 @@ class ScheduleFree(Iterate):
     While gradients are taken, the parameters hold $y_t$. `opt.at_x()`, `opt.eval()` and `flush()` bring them to $x_t$,
     the result. $x_t$ and $y_t$ are averages of the $z$, so they stay in a set. Any matrix and τ can be used. $\beta$
     replaces momentum, so schedule-free AdamW has the schedule `Constant(alpha=1.0)`. Decoupled weight decay acts at
-    $y_t$, as published; with a set or a penalty it acts at $z_t$. If a scheduler changes γ, $w_t$ follows. Keeps one
+    $y_t$, as published; with a set or a penalty it acts at $z_t$. If a scheduler changes γ, $w_t$ follows. It keeps one
     tensor for each parameter.
 
     Args:
@@ -39,7 +39,7 @@ class ScheduleFree(Iterate):
         r: the weight of a point grows like t^r.
         weight_power: power of the largest γ so far in the weight of a point; points of a warm-up count less.
         warmup: number of steps in which γ rises to its value.
-        weight: a constant c_t, as in generalised primal averaging (GPA, 2025: `beta=0.7, weight=0.0033`). None takes
+        weight: a constant c_t, as in generalised primal averaging (GPA, 2025: `beta=0.7, weight=0.0033`). None means
             the formula above.
 
     >>> ScheduleFree(warmup=100)
@@ -105,7 +105,7 @@ class Averaged(Iterate):
 
     The correction for the start makes $\bar x_1 = x_2$. `decay=1.0` gives all points the same weight (stochastic weight
     averaging). The average begins after `start` steps; before that, it is $x_{t+1}$. `opt.at_x()`, `opt.eval()` and
-    `flush()` bring the parameters to $\bar x_t$. Keeps one tensor for each parameter.
+    `flush()` bring the parameters to $\bar x_t$. It keeps one tensor for each parameter.
 
     Args:
         decay: weight of the old average, once t is large.
@@ -148,8 +148,8 @@ class Lookahead(Iterate):
 
     $$\phi \leftarrow \phi + \mathrm{share}\,(x_t - \phi), \qquad x_t \leftarrow \phi$$
 
-    The result is the slow point $\phi$. `opt.at_x()`, `opt.eval()` and `flush()` bring the parameters to it. Keeps one
-    tensor for each parameter.
+    The result is the slow point $\phi$. `opt.at_x()`, `opt.eval()` and `flush()` bring the parameters to it. It keeps
+    one tensor for each parameter.
 
     Args:
         every: number of steps of the fast point between two steps of the slow one.

@@ -1,4 +1,4 @@
-"""What an iterate is, and the plain one."""
+"""The base class of iterates, and the plain one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Iterate", "Plain"]
 
 
 class Iterate(Part, kind="iterate"):
-    """Base class. `buffers` names the tensors kept for each parameter, which begin at zero.
+    """Base class. `buffers` names the tensors that the optimizer keeps for each parameter, initially zero.
 
     While gradients are taken, `s.x` may be another point than x_t. `rebase` sets `s.x` to the point where a move
     starts, `moved` to the point of the next gradient, `settle` to the result.

@@ -21,7 +21,7 @@ class Staged(Iterate):
     $$\tilde x_{t+1} = x_{\text{stage}} - \gamma_k H_t^{-1} g_t$$
 
     Stage k has `length` × `growth`ᵏ steps and $\gamma_k$ = γ × `shrink`ᵏ. The next stage starts from the average of the
-    points of this one, with a new $H$ and $g$. Keeps two tensors for each parameter.
+    points of this one, with a new $H$ and $g$. It keeps two tensors for each parameter.
 
     Args:
         length: number of steps of the first stage.

@@ -26,7 +26,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What the package exports, imported when it is asked for: modules of its own import it, too."""
+    """Import a public name on first use, because modules of this package import the package themselves."""
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ __all__ = ["JointBatchNorm", "join_statistics"]
 
 
 def join_statistics(model: nn.Module) -> None:
-    """Have every BatchNorm of a model see the joint batch."""
+    """Replace every BatchNorm of a model by one that uses the joint batch."""
     if any(p.is_cuda for p in model.parameters()):
         nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         return
@@ -23,12 +23,12 @@ def join_statistics(model: nn.Module) -> None:
 
 
 class JointBatchNorm(nn.BatchNorm2d):
-    """BatchNorm with mean and variance over the images of all processes, however many each has. torch's
-    `SyncBatchNorm` is this for GPUs, and refuses CPUs."""
+    """BatchNorm with mean and variance over the images of all processes, which may have different numbers of images.
+    torch's `SyncBatchNorm` does the same on GPUs only."""
 
     @classmethod
     def of(cls, norm: nn.BatchNorm2d) -> JointBatchNorm:
-        """With the same parameters and statistics."""
+        """The same layer, with the parameters and statistics of another."""
         joint = cls(norm.num_features, norm.eps, norm.momentum)
         joint.load_state_dict(norm.state_dict())
         return joint
@@ -47,14 +47,14 @@ class JointBatchNorm(nn.BatchNorm2d):
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, variance: Tensor) -> None:
-        """The running averages, for evaluation."""
+        """Update the running averages, for evaluation."""
         cast(Tensor, self.num_batches_tracked).add_(1)
         cast(Tensor, self.running_mean).lerp_(mean, cast(float, self.momentum))
         cast(Tensor, self.running_var).lerp_(variance, cast(float, self.momentum))
 
 
 class Total(torch.autograd.Function):
-    """The sum over the processes. The gradient of the sum of their losses is a sum over them, too."""
+    """The sum over the processes. Its gradient is again a sum over the processes."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -13,10 +13,11 @@ __all__ = ["OneFactor"]
 
 
 class OneFactor:
-    """Scales all gradients of a batch by the factor that brings the first of them to the bound, if it is longer.
+    """Scales all gradients of a batch by one factor, which clips the first of them to the bound.
 
-    Clipped one by one, the two gradients of a batch would differ by their factors, and no noise would cancel. `clip` of
-    the optimizer bounds g_t instead, after H_t has seen the whole gradient, and not all methods have a use for it.
+    If each were clipped separately, the two gradients of a batch would be scaled by different factors, and their noise
+    would not cancel. The optimizer's `clip` is different: it bounds g_t, after H_t has used the whole gradient. Not all
+    methods have it.
     """
 
     def __init__(self, opt: Optimizer, bound: float | None) -> None:

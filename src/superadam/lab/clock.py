@@ -10,10 +10,10 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """Seconds of training, without those while it is paused.
+    """Seconds of training, without pauses.
 
-    A run on one thread of a CPU, as the workers of a comparison make them, counts CPU time: what else runs on the
-    machine then matters little. All others count the time that passes.
+    A run on one CPU thread, such as a run of a comparison, counts CPU time, so that other work on the machine matters
+    little. All other runs count wall-clock time.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -37,5 +37,5 @@ class Clock:
 
     @property
     def passed(self) -> float:
-        """The time that has passed, for limits."""
+        """The wall-clock time, for limits."""
         return self.total_passed + (0.0 if self._since is None else time.perf_counter() - self._since[1])

@@ -246,7 +246,7 @@ def _fetch(task: Task, folder: str | None) -> None:
     if task.fetched is None:
         raise ValueError(f"{task.name} has nothing that could be downloaded: leave --download out")
     if folder is None:
-        raise ValueError("--download needs --data-dir, where to put the data")
+        raise ValueError("--download needs --data-dir, the folder for the data")
     typer.echo(fetch(task.fetched, folder))
 
 

@@ -1,12 +1,8 @@
-"""How a command ends: whatever goes wrong in it is one line on stderr and an exit code.
+"""How a command ends: every error is one line on stderr and an exit code.
 
-| code | meaning |
-|---|---|
-| 0 | done |
-| 1 | the run diverged, or every run of a comparison failed |
-| 2 | something that you can put right: an argument, a file, a device, a database, a task file, memory |
-| 70 | a bug in superadam |
-| 130 | stopped by Ctrl-C |
+| code | meaning | |---|---| | 0 | done | | 1 | the run diverged, or every run of a comparison failed | | 2 | an error
+that you can fix: an argument, a file, a device, a database, a task file, memory | | 70 | a bug in superadam | | 130 |
+stopped by Ctrl-C |
 
 With `SUPERADAM_TRACEBACK=1` the traceback comes before the line.
 """
@@ -38,12 +34,12 @@ task_files: set[str] = set()
 
 
 class AllFailedError(ValueError):
-    """Every run of a comparison has failed, as far as it went."""
+    """All runs of a comparison so far have failed."""
 
 
 @contextmanager
 def ended() -> Iterator[None]:
-    """The one place where errors of a command end."""
+    """Handles all errors of a command, in one place."""
     try:
         yield
     except (typer.Exit, typer.Abort, BrokenPipeError):
@@ -73,7 +69,7 @@ def said(error: BaseException) -> tuple[int, str]:
 
 
 def _of_user(error: BaseException) -> str | None:
-    """What the user can do something about, in words; None for a bug."""
+    """The message for an error that the user can fix; None for a bug."""
     if (text := place_and(error)) is not None:
         return text
     if isinstance(error, OSError):
@@ -90,8 +86,8 @@ def _of_user(error: BaseException) -> str | None:
 
 
 def deliberate(error: BaseException) -> bool:
-    """Whether a `raise` of ours is where it comes from, with a message for the user. Everything else is an accident:
-    an operand of the wrong type, a key that is not there, a complaint of another package that nobody foresaw."""
+    """Whether superadam raised the error on purpose, with a message for the user. All other errors are bugs: an operand
+    of the wrong type, a missing key, an unexpected error of another package."""
     if not isinstance(error, (ValueError, TypeError, RuntimeError, ImportError)):
         return False  # an assertion is raised, too
     for last in _frames(error)[-1:]:
@@ -101,7 +97,7 @@ def deliberate(error: BaseException) -> bool:
 
 
 def place_and(error: BaseException) -> str | None:
-    """The innermost place in a task file that an error has come through, and what it was; None for no such place."""
+    """The innermost line of a task file in the traceback of an error, and the error; None if there is none."""
     cause: BaseException | None = error
     while cause is not None:  # a StopIteration that leaves a generator is another error's cause
         for frame in reversed(_frames(cause)):
@@ -112,7 +108,7 @@ def place_and(error: BaseException) -> str | None:
 
 
 def modules(error: BaseException) -> list[str]:
-    """The modules that an error has come through."""
+    """The modules in the traceback of an error."""
     return [str(frame.tb_frame.f_globals.get("__name__")) for frame in _frames(error)]
 
 
@@ -125,7 +121,7 @@ def _frames(error: BaseException) -> list[TracebackType]:
 
 
 def one_line(text: str) -> str:
-    """Without line breaks, without what a terminal would obey, and not longer than a screen.
+    """The text without line breaks and control characters, shortened to the size of a screen.
 
     >>> one_line("a\\nb \\x1b[31m")
     'a b \\\\x1b[31m'

@@ -46,7 +46,7 @@ DECAYS: dict[str, Callable[[float], float]] = {
 
 
 def factor(decay: str, warmup: float, done: float) -> float:
-    """Of the learning rate, when a part of the run is done.
+    """The factor of the learning rate after a fraction of the run.
 
     >>> [factor("cosine", 0.1, done) for done in (0.05, 0.5, 1.0)] == [0.51 * DECAYS["cosine"](0.05), 0.5, 0.0]
     True
@@ -56,7 +56,8 @@ def factor(decay: str, warmup: float, done: float) -> float:
 
 @dataclasses.dataclass
 class Config:
-    """What a run is of. With the versions and the threads of environment.json, it says what the numbers will be."""
+    """The configuration of a run. Together with the versions and the threads in environment.json it determines all
+    numbers."""
 
     task: str
     method: str = "super_adam tau=0"
@@ -97,7 +98,7 @@ class Config:
 
 @dataclasses.dataclass
 class Place:
-    """Where a run stands, besides its model and optimizer: what a checkpoint has as `extra`."""
+    """The position of a run, which a checkpoint holds as `extra` besides model and optimizer."""
 
     epoch: int
     batch: int
@@ -116,7 +117,7 @@ class Place:
         if self.memory is not None and not (tensors and all(isinstance(t, torch.Tensor) for t in tensors)):
             raise ValueError(f"Invalid memory: a {type(self.memory).__name__} (expected tensors, or None)")
         if min(self.epoch, self.batch, self.step, self.seconds, self.metrics) < 0:
-            raise ValueError("A run cannot stand at a negative place")
+            raise ValueError("The step, epoch or batch of a run cannot be negative")
 
 
 class Folder:
@@ -130,7 +131,7 @@ class Folder:
 
     @classmethod
     def new(cls, path: str | os.PathLike[str] | None, config: Config) -> Self:
-        """A folder for a run, named after it where no name is given. One that holds a run already is refused."""
+        """A folder for a run, by default named after the run. A folder that already holds a run raises an error."""
         folder = cls(_free(config) if path is None else path)
         folder.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -146,13 +147,13 @@ class Folder:
         write_json(self.config, dataclasses.asdict(config))
 
     def read(self) -> Config:
-        """The config of the run that is there."""
+        """The config of the run in this folder."""
         if not self.config.exists():
             raise ValueError(f"{self.path} holds no run: there is no {self.config.name}. `superadam train` makes one.")
         return typed(Config, json_file(self.config), str(self.config))
 
     def write_environment(self) -> None:
-        """Who computes now, added to those before."""
+        """Append the environment of this process."""
         known = self.sessions()
         write_json(self.environment, [*known, environment()])
 
@@ -164,17 +165,17 @@ class Folder:
         return found
 
     def threads(self) -> int:
-        """With which the run was begun: sums over threads depend on their number."""
+        """The number of threads with which the run was started. Sums over threads depend on it."""
         found = next((session.get("threads") for session in self.sessions()), None)
         if type(found) is not int or not 0 < found <= THREADS:
             raise ValueError(
-                f"{self.environment} does not say with how many threads the run was begun, without which it cannot be "
+                f"{self.environment} does not say how many threads the run was started with, so it cannot be "
                 f'resumed bit for bit: expected [{{"threads": N, …}}, …] with N from 1 to {THREADS}'
             )
         return found
 
     def saved_tau(self) -> float:
-        """Of the optimizer in the checkpoint."""
+        """The τ of the optimizer in the checkpoint."""
         parts = content_of(self.checkpoint)["parts"]
         try:
             return float(parts["optimizer"]["param_groups"][0]["tau"])
@@ -182,16 +183,16 @@ class Folder:
             raise ValueError(f"{self.checkpoint} does not say at which tau it was saved") from error
 
     def append(self, row: Row) -> None:
-        """Add a line to the metrics, to the disk: a checkpoint will rely on its being there."""
+        """Append a line to the metrics and flush it to the disk, because a checkpoint will rely on it."""
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def is_saved(self) -> bool:
-        """Whether there is a checkpoint. One that is gone is refused: to begin anew would drop what was measured.
+        """Whether there is a checkpoint. Raises an error if it was lost: a new start would drop the metrics.
 
-        Every row is followed by a checkpoint, so a run that was killed before its first one has one row at most.
+        A checkpoint follows every row, so a run that was killed before its first checkpoint has at most one row.
         """
         if self.checkpoint.exists():
             return True
@@ -203,16 +204,16 @@ class Folder:
         return False
 
     def check_metrics(self, size: int) -> None:
-        """Refuse a file that has lost some of what the checkpoint relies on."""
+        """Raise an error if rows are missing that the checkpoint relies on."""
         there = self.metrics.stat().st_size
         if size > there:
             raise ValueError(
-                f"{self.metrics} has {there} bytes, of which {self.checkpoint.name} has seen {size}: rows are missing. "
-                "Restore the file, or begin a new run."
+                f"{self.metrics} has {there} bytes, but had {size} when {self.checkpoint.name} was saved: rows are "
+                "missing. Restore the file, or begin a new run."
             )
 
     def cut_metrics(self, size: int) -> None:
-        """Drop what was measured after the checkpoint that training goes on from: it will be measured again."""
+        """Drop the rows after the checkpoint from which training resumes: they will be measured again."""
         with self.metrics.open("ab") as file:
             file.truncate(size)
 
@@ -234,7 +235,7 @@ def rows(path: str | os.PathLike[str]) -> list[Row]:
 
 
 def command() -> str:
-    """The command that was given, without passwords."""
+    """The command line, without passwords."""
     return shlex.join(["superadam", *map(masked, sys.argv[1:])])
 
 
@@ -267,12 +268,12 @@ def _free(config: Config) -> Path:
 
 
 def plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null."""
+    """Replace NaN and infinity by null, because JSON has neither."""
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: Path, content: Any, *, new: bool = False) -> None:
-    """The whole file or none."""
+    """Write JSON atomically."""
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n", new=new)

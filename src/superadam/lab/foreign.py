@@ -1,4 +1,4 @@
-"""Optimizers of other packages and of your own, as the training loop wants them."""
+"""Optimizers of other packages and of your own, with the interface of the training loop."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ NAMES = ("named_parameters", "named_params")
 
 
 class Foreign(torch.optim.Optimizer):
-    """One optimizer or several with the parameters of one model. The loop counts the gradients that they ask for.
+    """One or several optimizers for the parameters of one model. The loop counts the gradients that they use.
 
-    An optimizer that can do without a closure is given gradients, as in most loops. One that needs a closure, such as
-    L-BFGS, may call it as often as it likes. One with `first_step` and `second_step`, such as SAM, is given gradients
-    before each. Every evaluation counts, and all of a batch see the same dropout masks and the same buffers of `model`.
+    An optimizer that works without a closure gets gradients, as in most loops. One that needs a closure, such as
+    L-BFGS, may call it any number of times. One with `first_step` and `second_step`, such as SAM, gets gradients before
+    each. Every evaluation counts, and all of a batch see the same dropout masks and the same buffers of `model`.
     """
 
     two_point = False
@@ -88,7 +88,8 @@ class Foreign(torch.optim.Optimizer):
 
     @contextmanager
     def at_x(self) -> Iterator[None]:
-        """Where the method is judged: schedule-free optimizers take gradients elsewhere. All is put back afterwards."""
+        """Inside, the parameters hold the point that is evaluated: schedule-free optimizers take gradients at another
+        one."""
         params = [p for opt in self._modes for group in opt.param_groups for p in group["params"]]
         kept = [p.detach().clone() for p in params]
         for opt in self._modes:
@@ -125,7 +126,7 @@ class Foreign(torch.optim.Optimizer):
 
 
 def _check(opt: Any) -> None:
-    """Refuse by name what the loop cannot run."""
+    """Raise an error for an optimizer that the loop cannot run."""
     name = type(opt).__name__
     if not (callable(getattr(opt, "step", None)) and hasattr(opt, "param_groups")):
         raise ValueError(f"{name} is not an optimizer: expected step() and param_groups, as in torch.optim.Optimizer")
@@ -138,11 +139,11 @@ def _check(opt: Any) -> None:
                 raise ValueError(f"{said}: expected no argument, as SAM has it")
     for group in opt.param_groups:
         if "lr" not in group:
-            raise ValueError(f"{name} has no 'lr' in its param_groups, which is what is tuned and decayed")
+            raise ValueError(f"{name} has no 'lr' in its param_groups, but comparisons tune and decay it")
 
 
 def has_two_calls(opt: Any) -> TypeGuard[Any]:
-    """Whether it is stepped as SAM is: `first_step` goes uphill, `second_step` back and then down."""
+    """Whether it steps like SAM: `first_step` goes uphill, `second_step` goes back and then down."""
     return hasattr(opt, "first_step") and hasattr(opt, "second_step")
 
 
@@ -173,8 +174,8 @@ def _needs_closure(opt: Any) -> bool:
 def build(specs: Sequence[Spec], model: nn.Module, options: dict[str, Any]) -> SuperAdam | Foreign:
     """The optimizers of a method.
 
-    Of two, the first gets the `hidden_matrices`, the second all other parameters. `options` are for both, where none
-    are behind a name; AdamW.lr is for the one called AdamW. Of two with the same name, the second is SGD2.
+    Of two optimizers, the first gets the `hidden_matrices`, the second all other parameters. Options without a prefix
+    are for both; AdamW.lr is for the one named AdamW. If both have the same name, the second is SGD2.
     """
     if len(specs) == 1 and specs[0].target in OWN:
         given = {**specs[0].options, **options}
@@ -194,7 +195,7 @@ def build(specs: Sequence[Spec], model: nn.Module, options: dict[str, Any]) -> S
 
 
 def _listed(made: Any) -> list[Any]:
-    """What a function has made: an optimizer, or several."""
+    """The result of a function as a list: one optimizer, or several."""
     return list(made) if isinstance(made, Iterable) and not hasattr(made, "param_groups") else [made]
 
 
@@ -245,7 +246,7 @@ def defaults(spec: Spec) -> dict[str, Any]:
 
 
 def _found(spec: Spec) -> Any:
-    """The class, or a function that makes an optimizer."""
+    """The optimizer class, or a function that returns an optimizer."""
     module, name = _module(spec.target)
     if not hasattr(module, missing := name):
         known = [n for n in dir(module) if n[:1].isupper()]
@@ -253,7 +254,7 @@ def _found(spec: Spec) -> Any:
         raise ValueError(f"{module.__name__} has no {missing!r}: {nearest(name, known) if known else 'it has none'}")
     found = getattr(module, name)
     if not callable(found):
-        raise ValueError(f"{spec.target} is a {type(found).__name__} (expected a class, or a function, of optimizers)")
+        raise ValueError(f"{spec.target} is a {type(found).__name__} (expected an optimizer class or a function)")
     return found
 
 
@@ -282,7 +283,7 @@ def _module(target: str) -> tuple[Any, str]:
 
 
 def _check_cover(opt: Foreign, model: nn.Module) -> None:
-    """Every parameter of the model is moved by one of them."""
+    """Check that every parameter of the model belongs to exactly one optimizer."""
     held = [p for group in opt.param_groups for p in group["params"]]
     missing = [name for name, p in model.named_parameters() if p.requires_grad and not any(p is q for q in held)]
     if missing:

@@ -48,7 +48,7 @@ class Formula(Workload):
         raise NotImplementedError
 
     def scored(self, loss: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """What is measured beside the loss."""
+        """The score that is measured besides the loss."""
         raise NotImplementedError
 
     def loss(self, batch: Any, memory: Any = None) -> Evaluated:

@@ -1,4 +1,4 @@
-"""Which process makes a run, so that another one can tell whether it still does."""
+"""The identity of a process, so that another process can tell whether it still runs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def this() -> dict[str, Any]:
 
 
 def gone(process: dict[str, Any]) -> bool:
-    """Whether it is known to be no more. Of another machine, that is never known."""
+    """Whether the process is known to have ended. This is never known for another machine."""
     return _known(process) and _started(process["pid"]) != process["started"]
 
 
 def here(process: dict[str, Any]) -> bool:
-    """Whether it is known to live, on this machine.
+    """Whether the process is known to run on this machine.
 
     >>> here(this()), here({**this(), "host": "elsewhere"})
     (True, False)
@@ -39,7 +39,7 @@ def _known(process: dict[str, Any]) -> bool:
 
 
 def _boot() -> str:
-    """Which start of which machine this is, and which space of process numbers: names of hosts can be alike."""
+    """Identifies the machine, its boot and its process namespace, because host names can be equal."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -47,7 +47,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """What tells a process from a later one with the same number; None if there is none."""
+    """The start time of a process, which distinguishes it from a later one with the same number; None if it ended."""
     if Path("/proc/self/stat").exists():
         try:
             state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -18,10 +18,10 @@ class HeldError(ValueError):
 
 
 class Lock:
-    """A file that is there as long as a process holds it, and says which one that is.
+    """A lock file: it exists while a process holds it, and names that process.
 
-    The system's lock on the file decides: it ends with its process. Where there are no such locks, what the file says
-    decides: it counts no more when its process is known to be gone.
+    The system's lock on the file decides; it ends with its process. If the system has no such locks, the content of the
+    file decides: the lock is void once its process is known to have ended.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -43,13 +43,13 @@ class Lock:
         self._takes = 0
 
     def take(self) -> None:
-        """Hold it until as many releases, or raise `HeldError`."""
+        """Take the lock, or raise `HeldError`. It is held until `release` was called as many times as `take`."""
         if self._takes == 0:
             self._file = self._taken()
         self._takes += 1
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         self._takes -= 1
         if self._takes == 0 and self._file is not None:
             if os.name == "posix":  # first, so that whoever locks the file later sees that it is none any more

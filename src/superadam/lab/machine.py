@@ -1,4 +1,4 @@
-"""The machine that numbers come from."""
+"""The machine on which numbers were measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["processor"]
 
 
 def processor() -> str:
-    """The name of the processor; where the system does not tell it, that of its kind."""
+    """The name of the processor, or its architecture if the system does not tell the name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

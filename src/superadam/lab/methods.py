@@ -38,12 +38,12 @@ SETTINGS = ("lab", "paper", "default")
 
 
 def label(method: str) -> str:
-    """As the paper writes it."""
+    """The method's name as in the paper."""
     return {"adamw": "AdamW", **PAPER}.get(method, method)
 
 
 def parse(method: str, names: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
-    """The first target of a method, and the options behind it. `names` could have been meant, too.
+    """The first target of a method, and its options. `names` are further suggestions for a misspelt name.
 
     >>> parse("super_adam tau=1")
     ('super_adam', {'tau': 1})
@@ -57,13 +57,14 @@ def parse(method: str, names: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
     if len(specs) > 1 and not all(spec.foreign for spec in specs):
         named = next(spec.target for spec in specs if not spec.foreign)
         raise ValueError(
-            f"{named!r} stands beside a +: expected two places, as in torch.optim.Muon + torch.optim.AdamW"
+            f"{named!r} cannot be used with +: expected two import paths, as in torch.optim.Muon + torch.optim.AdamW"
         )
     return specs[0].target, dict(specs[0].options)
 
 
 def space(method: str) -> dict[str, Bounds]:
-    """What the method itself says is tuned. Of a second optimizer with its name before it: AdamW.lr.
+    """The ranges that the method itself declares for tuning. Those of a second optimizer have its name as prefix:
+    AdamW.lr.
 
     >>> space("torch.optim.Muon lr=1e-3:1 + torch.optim.AdamW lr=1e-4:0.1")
     {'lr': (0.001, 1.0), 'AdamW.lr': (0.0001, 0.1)}
@@ -76,7 +77,7 @@ def space(method: str) -> dict[str, Bounds]:
 
 
 def decay(method: str) -> str | None:
-    """The decay of the learning rate that is the method's own, such as none for a schedule-free one."""
+    """The method's own decay of the learning rate, such as none for a schedule-free method."""
     found = parse(method)[1].get("decay")
     if found is not None and found not in DECAYS:
         raise ValueError(f"Unknown decay {found!r}: {nearest(str(found), DECAYS)}")
@@ -84,12 +85,13 @@ def decay(method: str) -> str | None:
 
 
 def replays(method: str) -> bool:
-    """Whether both gradients of a batch see the same dropout masks. `replay=false` behind a name is for seeing why."""
+    """Whether both gradients of a batch use the same dropout masks. `replay=false` after a name turns it off."""
     return bool(parse(method)[1].get("replay", True))
 
 
 def taus(method: str) -> list[tuple[float, float]]:
-    """How τ changes in a run: (from which part of it on, which τ), in this order; its own τ before the first of them.
+    """How τ changes during a run: pairs (fraction of the run, τ from there on), in order. Before the first it is the
+    method's.
 
     >>> taus("super_adam tau=1 taus=[[0.25, 0.5], [0.5, 0]]")
     [(0.25, 0.5), (0.5, 0.0)]
@@ -107,7 +109,7 @@ def taus(method: str) -> list[tuple[float, float]]:
 
 
 def make(task: Task, workload: Workload, method: str, settings: str, options: dict[str, Any]) -> SuperAdam | Foreign:
-    """The optimizer of a run. What is given in `options` or with the method's name wins over all settings."""
+    """The optimizer of a run. `options` and the options after the method's name override all settings."""
     if settings not in SETTINGS:
         raise ValueError(f"Unknown preset {settings!r}: {nearest(settings, SETTINGS)}")
     name, own = parse(method)
@@ -139,13 +141,13 @@ def make(task: Task, workload: Workload, method: str, settings: str, options: di
 def _foreign(
     task: Task, workload: Workload, method: str, options: dict[str, Any], changes: bool
 ) -> SuperAdam | Foreign:
-    """Of another package, or of the user."""
+    """An optimizer of another package, or of the user."""
     specs = read(method)
     own = {k: v for k, v in specs[0].options.items() if k not in OF_THE_RUN}
     specs[0] = dataclasses.replace(specs[0], options=own)
     opt = build(specs, workload.model, options)
     if isinstance(opt, Foreign) and workload.options:
-        raise ValueError(f"{task.name} needs {', '.join(workload.options)}, which methods of superadam alone know")
+        raise ValueError(f"{task.name} needs {', '.join(workload.options)}, which only methods of superadam have")
     if changes:
         raise ValueError(f"taus= changes the τ of line 11, which {specs[0].target} does not have")
     return opt

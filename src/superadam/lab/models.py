@@ -1,4 +1,4 @@
-"""The networks of section 6, plainly. Nothing is pretrained; every network is drawn from torch's generator.
+"""The networks of section 6. Nothing is pretrained; initial weights come from torch's generator.
 
 | network | data | parameters |
 |---|---|---|
@@ -44,7 +44,7 @@ State = tuple[Tensor, Tensor]
 
 
 def parameters(model: nn.Module) -> int:
-    """How many numbers the optimizer moves.
+    """The number of trainable parameters.
 
     >>> parameters(nn.Linear(3, 2))
     8

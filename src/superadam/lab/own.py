@@ -1,4 +1,4 @@
-"""A task of one's own: a model, data and a loss."""
+"""A task of your own: a model, data and a loss."""
 
 from __future__ import annotations
 
@@ -35,22 +35,24 @@ def task(
     description: str = "",
     **options: Any,
 ) -> Task:
-    """A task for `compare` and, in this process, for `runs.Run`, known by its name from here on.
+    """Define a task by name, for `compare` and, in this process, for `runs.Run`.
 
     Args:
-        name: what it is called.
-        model: makes the model. It is called once for each run, with torch's generator set to the run's seed.
-        data: tensors by split: "train" and, if there are any, "valid" and "test". What has one row for each example in
-            each of its tensors; or what returns it, called once in a process. A split can also be a torch `Dataset`,
-            one of Hugging Face with the format "torch", or a `DataLoader`, whose dataset and `collate_fn` are used;
-            batches and their order are the run's.
-        loss: of model, *tensors: the mean over the rows at hand. Of model and batch, if a batch is a dict.
-        score: of the same, measured beside the loss, such as the accuracy. Of a training set with more than 1,000 rows,
-            as many as the validation set has are measured, but at least 1,000.
-        batch: rows in a batch.
-        epochs: what a run takes, if nothing else is said; a comparison counts its gradient evaluations.
-        description: for lists.
-        **options: what the optimizer has to be told, such as `constraint=sets.Simplex()`.
+        name: the name of the task.
+        model: a function that returns the model. It is called once per run, with torch's generator set to the run's
+            seed.
+        data: a dict with the splits "train" and, optionally, "valid" and "test"; or a function that returns the dict,
+            called once per process. A split is a tuple of tensors with one row per example, a torch `Dataset`, a
+            Hugging Face dataset with the format "torch", or a `DataLoader`. Of a loader, only the dataset and the
+            `collate_fn` are used: the run makes the batches and their order.
+        loss: a function of model, *tensors that returns the mean loss over the given rows. If a batch is a dict, a
+            function of model and batch.
+        score: a function of the same arguments, such as the accuracy. A training set of more than 1,000 rows is
+            measured on as many rows as the validation set has, but at least 1,000.
+        batch: number of rows in a batch.
+        epochs: default length of a run. A comparison uses its number of gradient evaluations as the budget.
+        description: one line for `superadam tasks`.
+        **options: options that every optimizer of the task gets, such as `constraint=sets.Simplex()`.
 
     >>> x = torch.linspace(-1, 1, 90).view(-1, 1)
     >>> line = task(
@@ -82,17 +84,17 @@ def task(
 
 
 def check_known(names: Iterable[str]) -> None:
-    """Refuse tasks that this process alone knows, for work that other processes do."""
+    """Raise an error for tasks that only this process knows, if other processes must run them."""
     for name in names:
         if name in TASKS and _defined_in.get(name, "embedded") is None:
             raise ValueError(
                 f"Worker processes do not know the task {name!r}, which lab.task has defined in this process: call "
-                "lab.task in a file, and give it by task_file="
+                "lab.task in a file, and pass that as task_file="
             )
 
 
 def digest(path: str | Path) -> str:
-    """What a task file holds, in short."""
+    """A digest of a task file."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""Methods of the user's own: functions that make optimizers, by name."""
+"""The user's own methods: functions that return optimizers, by name."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MODELS = ("model", "module")
 
 
 def method(name: str, build: Build) -> None:
-    """A method of your own, known by its name from here on.
+    """Define a method of your own by name.
 
     The worker processes of a comparison know it if a task file calls this function. Otherwise they import `build`: it
     must be at the top level of a file or of a module, and its first argument must be called `model`.
 
     Args:
-        name: what it is called in `--methods` and in tables.
-        build: a function of model, lr and the options behind the name. It returns a torch optimizer, or several that
+        name: the name of the method in `--methods` and in tables.
+        build: a function of model, lr and the options after the name. It returns a torch optimizer, or several that
             share the model's parameters.
 
     >>> method("plain", lambda model, lr, **options: torch.optim.SGD(model.parameters(), lr, **options))
@@ -39,13 +39,13 @@ def method(name: str, build: Build) -> None:
     True
     """
     if not name or any(c in name for c in " =+:"):
-        raise ValueError(f"Invalid name of a method: {name!r} (expected one without spaces and any of = + :)")
+        raise ValueError(f"Invalid name of a method: {name!r} (expected a name without spaces, =, + and :)")
     if not executing or executing[-1].declares:
         OWN[name], _defined_in[name] = build, executing[-1].path if executing else None
 
 
 def places() -> dict[str, str | None]:
-    """By name, where the function of a method of `lab.method` can be imported from; None if it cannot be."""
+    """By name, the import path of the function of each method of `lab.method`; None if it cannot be imported."""
     return {name: _place(build) for name, build in OWN.items()}
 
 
@@ -61,12 +61,12 @@ def _place(build: Any) -> str | None:
 
 
 def placed(method: str, known: Mapping[str, str | None], task_file: str | None) -> str:
-    """The method as worker processes know it: one that `lab.method` defined outside of the task file by its place.
+    """The method in the form for worker processes: the import path, if `lab.method` was called outside the task file.
 
     Args:
-        method: with its options.
-        known: the `places` of the process that asks for a comparison.
-        task_file: what workers load.
+        method: the method with its options.
+        known: the `places` of the process that started the comparison.
+        task_file: the task file that workers load.
     """
     target = read(method)[0].target
     by_task_file = task_file is not None and target in OWN and _defined_in.get(target) == task_file
@@ -76,13 +76,13 @@ def placed(method: str, known: Mapping[str, str | None], task_file: str | None) 
         raise ValueError(
             f"Worker processes cannot import the method {target!r}, which lab.method has defined in this process: its "
             "function must be at the top level of a file or of a module, with a first argument called model. Or call "
-            "lab.method in a file, and give it by task_file="
+            "lab.method in a file, and pass that as task_file="
         )
     return place + method.strip().removeprefix(target)
 
 
 def parameters(made_by: Any) -> dict[str, inspect.Parameter]:
-    """Of a class, or of a function, that makes optimizers."""
+    """The parameters of an optimizer class, or of a function that returns optimizers."""
     try:
         return dict(inspect.signature(made_by).parameters)
     except (TypeError, ValueError):  # of C, or hidden by a wrapper

@@ -1,7 +1,8 @@
-"""What foreign code a comparison runs: versions and contents."""
+"""The foreign code that a comparison runs: versions and content."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 from collections.abc import Iterable
@@ -20,7 +21,7 @@ NAMED = ("superadam", "torch")
 
 
 class Executing(NamedTuple):
-    """A file of the user's that is being run."""
+    """A file of the user that is being executed."""
 
     path: str
     declares: bool
@@ -32,7 +33,7 @@ executing: list[Executing] = []
 
 
 def executed(path: Path, what: str, *, declares: bool = False) -> ModuleType:
-    """A file of the user's, run. `what` says what it is."""
+    """Execute a file of the user and return its module. `what` describes it in errors."""
     if not path.is_file():
         raise ValueError(f"There is no {what} {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -78,8 +79,11 @@ def described(source: str) -> str:
         raise ValueError(f"There is no package {source!r}: pip install it, or correct its name")
     folders = [Path(p) for p in found.submodule_search_locations or ()]
     files = sorted(f for folder in folders for f in folder.rglob("*.py")) or [Path(found.origin or "")]
-    names = packages_distributions().get(source, [])
+    names = _distributions().get(source, [])
     return " ".join([*(f"{version(name)}" for name in names[:1]), f"sha256 {_digest(files)}"])
+
+
+_distributions = functools.cache(packages_distributions)  # which reads a quarter of a second in what is installed
 
 
 def _digest(files: list[Path]) -> str:

@@ -1,6 +1,6 @@
-"""Several processes that train one model: each takes its share of every batch, and all take the same steps.
+"""Several processes that train one model: each gets a share of every batch, and all take the same steps.
 
-`torchrun` starts them. What depends on the clock, on a signal or on a measurement is decided for all of them at once.
+`torchrun` starts them. Decisions that depend on the clock, a signal or a measurement are made once, for all processes.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ T = TypeVar("T")
 
 
 class LossOf(Protocol):
-    """As `Workload.loss`."""
+    """The signature of `Workload.loss`."""
 
     def __call__(self, batch: Any, memory: Any, /) -> Evaluated: ...
 
 
 @contextmanager
 def together(strategy: str | None, device: str) -> Iterator[Processes]:
-    """The processes that torchrun has started with this one, or this one alone."""
+    """The processes that torchrun started together with this one, or this one alone."""
     if strategy is not None and strategy not in STRATEGIES:
         raise ValueError(f"Unknown strategy {strategy!r}: {nearest(strategy, STRATEGIES)}")
     if not os.environ.keys() >= {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"}:
@@ -63,7 +63,7 @@ def together(strategy: str | None, device: str) -> Iterator[Processes]:
     if on_gpus:
         local, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local >= there:
-            raise ValueError(f"Process {local} of this machine has no GPU, of which there are {there}: start fewer")
+            raise ValueError(f"Process {local} of this machine has no GPU, there are {there}: start fewer processes")
         torch.cuda.set_device(local)
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo")
     try:
@@ -76,7 +76,7 @@ def together(strategy: str | None, device: str) -> Iterator[Processes]:
 
 
 class Processes:
-    """Those that train together, of which this is number `rank`; or this one alone, where nothing is sent.
+    """The processes that train together; this one is number `rank`. A single process sends nothing.
 
     >>> alone = Processes()
     >>> alone.part, alone.weight(32), alone.highest(1.0, 2.0)
@@ -94,17 +94,17 @@ class Processes:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the one that writes."""
+        """Whether this process writes and prints."""
         return self.rank == 0
 
     @property
     def divided(self) -> bool:
-        """Whether each holds a part of the parameters only."""
+        """Whether the parameters are sharded."""
         return self.strategy == "fsdp2"
 
     @property
     def command(self) -> str:
-        """What to start them with."""
+        """The command that starts the processes."""
         here = os.environ.get("LOCAL_WORLD_SIZE", self.size)
         return "superadam" if self.alone else f"torchrun --nproc-per-node {here} -m superadam.cli"
 
@@ -119,7 +119,7 @@ class Processes:
         return cast(list[float], message.tolist())
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What the first process makes, for all. An error there is one everywhere."""
+        """The result of the first process, for all. If the first raises an error, all of them do."""
         if self.alone:
             return make()
         made: list[Any] = [None, None]
@@ -135,7 +135,7 @@ class Processes:
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """First the first process, then the others: what it unpacks, they find."""
+        """Run in the first process, then in the others, which find the files that the first unpacked."""
         if not self.leads:
             self.wait()
         try:
@@ -146,7 +146,7 @@ class Processes:
 
     @contextmanager
     def holding(self, lock: Lock) -> Iterator[None]:
-        """The first process has the lock, for all of them."""
+        """The first process holds the lock for all of them."""
         self.from_first(lock.take)
         try:
             yield
@@ -155,22 +155,23 @@ class Processes:
                 lock.release()
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Wait for all processes."""
         self.highest(0.0)
 
     # ------------------------------------------------------------------------------------------------ training
 
     def device(self, name: str) -> torch.device:
-        """Each on a GPU of its own."""
+        """The device of this process: each has its own GPU."""
         device = torch.device(name)
         return device if self.alone or device.type != "cuda" else torch.device("cuda", torch.cuda.current_device())
 
     def weight(self, n: int) -> float:
-        """What the mean over this process's share of n rows counts in the mean over the processes."""
+        """The weight of this process's share of n rows in the mean over the processes."""
         return self.size * len(range(n)[share(n, self.part)]) / n
 
     def join(self, workload: Workload) -> LossOf:
-        """Make the model that of all processes. Returns the loss whose `backward` leaves the mean over them."""
+        """Share the model between the processes. Returns a loss whose `backward` computes the mean gradient over all of
+        them."""
         if self.alone:
             return lambda batch, memory: workload.loss(batch, memory)
         if workload.size(0) < self.size:
@@ -193,14 +194,15 @@ class Processes:
         return lambda batch, memory: workload.loss(batch, memory)
 
     def seed(self, seed: int) -> None:
-        """Dropout masks of their own for all but the first, which has those of a process that is alone."""
+        """Give every process its own dropout masks. The first has those of a single process."""
         if not self.leads:
             torch.manual_seed((seed + 1) * 1_000_003 + self.rank)
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
     def save(self, path: Any, *, model: nn.Module, optimizer: Optimizer, extra: dict[str, Any], **parts: Any) -> None:
-        """`save_checkpoint` of what all of them hold, as one process would save it, and of the others' generators."""
+        """`save_checkpoint` of the whole run, as a single process would save it, plus the generators of the other
+        processes."""
         extra = {**extra, "memory": self._gathered(extra["memory"]), "others": self._all(default_generators())[1:]}
         both = [Whole(part) if self.divided else part for part in (model, optimizer)]
         if self.leads:
@@ -211,7 +213,8 @@ class Processes:
         self.wait()  # nobody goes on, or away, before it is there
 
     def load(self, path: Any, seed: int, *, model: nn.Module, optimizer: Optimizer, **parts: Any) -> Place:
-        """`load_checkpoint`, by any number of processes: of more than there were, the new ones start their masks."""
+        """`load_checkpoint`, with any number of processes. If there are more than before, the new ones start with new
+        masks."""
         both: list[Any] = [Whole(part) if self.divided else part for part in (model, optimizer)]
         extra = load_checkpoint(path, model=both[0], optimizer=both[1], **parts)
         place = typed(Place, extra, f"{path}, extra")
@@ -240,7 +243,7 @@ class Processes:
 
 
 class Loss(nn.Module):
-    """A workload's loss as what `DistributedDataParallel` wraps: a formula has no layers whose outputs it is of."""
+    """A workload's loss as a module, for `DistributedDataParallel`: a formula has no layers to wrap."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__()
@@ -251,13 +254,13 @@ class Loss(nn.Module):
 
 
 class Whole:
-    """A divided model or optimizer, for a checkpoint that is not divided."""
+    """A sharded model or optimizer, for a checkpoint that is not sharded."""
 
     def __init__(self, part: nn.Module | Optimizer) -> None:
         self.part = part
 
     def state_dict(self) -> dict[str, Any]:
-        """In every process, at the same time."""
+        """Must be called in every process at the same time."""
         return cast(dict[str, Any], tree_map(_full, self.part.state_dict()))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -268,15 +271,15 @@ class Whole:
 
 
 def check_device(name: str) -> None:
-    """Refuse a device that this machine does not have."""
+    """Raise an error if a device does not work on this machine."""
     try:
         torch.zeros(1, device=name).item()  # "meta" makes tensors, but has no numbers
     except Exception as error:  # torch has an AssertionError, a RuntimeError or a UnicodeError for it
-        raise ValueError(f"Nothing can be computed on {name!r} here: {error}") from error
+        raise ValueError(f"The device {name!r} does not work here: {error}") from error
 
 
 def norm(tensors: list[Tensor]) -> Tensor:
-    """Over all coordinates of all tensors, divided or not."""
+    """The norm over all coordinates of all tensors, sharded or not."""
     return cast(Tensor, _full(get_total_norm(tensors)))
 
 

@@ -1,4 +1,4 @@
-"""Passwords of databases stay out of all that is shown or written."""
+"""Keeps passwords of databases out of everything that is shown or written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET = re.compile(r"(?i)pass|secret|token|key")
 
 
 def parsed(text: str) -> Any | None:
-    """SQLAlchemy's URL; None if the text is none, or if part of a password may stand in the place of a host."""
+    """SQLAlchemy's URL; None if the text is not a URL, or if part of a password may have been parsed as the host."""
     import sqlalchemy
 
     found = URL.fullmatch(text)
@@ -32,7 +32,7 @@ def parsed(text: str) -> Any | None:
 def masked(text: str) -> str:
     """A URL, or an argument that ends in one, without its password, and without the values of its query.
 
-    Of a URL that cannot be read, or not for sure, nothing is shown: which part of it is the password?
+    If a URL cannot be parsed reliably, nothing of it is shown, because any part could be the password.
 
     >>> masked("postgresql://me@corp:secret@host/lab"), masked("--storage=postgresql://host/lab?password=secret")
     ('postgresql://me@corp:…@host/lab', '--storage=postgresql://host/lab?password=…')
@@ -56,7 +56,7 @@ def masked(text: str) -> str:
 
 
 def hidden(text: str, url: Any) -> str:
-    """What was said of a URL, without its password."""
+    """A message about a URL, without its password."""
     secrets = {url.password or "", *(v for k, vs in url.normalized_query.items() if SECRET.search(k) for v in vs)}
     forms = {form for s in secrets for form in (s, quote(s), quote(s, safe=""), quote_plus(s), repr(s)[1:-1])}
     for form in sorted(forms - {""}, key=len, reverse=True):

@@ -1,4 +1,4 @@
-"""The paper's panels of any runs: PNG and SVG for a paper, HTML to look into."""
+"""The paper's panels for any runs: PNG and SVG for a paper, interactive HTML."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LOGARITHMIC = {"loss", "perplexity", "condition", "full_gradient_norm", "distanc
 
 
 class Curve(NamedTuple):
-    """What a run measured, by name; None where it was not finite, or not measured."""
+    """The measurements of a run, by name; None where a value is missing or not finite."""
 
     label: str
     values: dict[str, list[float | None]]
 
 
 def curves(folders: Iterable[str | Path], labels: Sequence[str] = ()) -> list[Curve]:
-    """The curves of runs, under these names, or labelled by what tells them apart."""
+    """The curves of runs, with these labels, or labelled by how the runs differ."""
     found = [(Folder(f).read(), rows(f)) for f in folders]
     if not found:
         raise ValueError("No runs to plot: give their folders")
@@ -53,13 +53,13 @@ def curves(folders: Iterable[str | Path], labels: Sequence[str] = ()) -> list[Cu
 
 
 def _number(value: Any) -> float | None:
-    """What can be drawn."""
+    """The value if it can be drawn, or None."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if number and abs(value) < LARGEST else None
 
 
 def _labels(configs: list[Config]) -> list[str]:
-    """The method's name, then whatever the runs do not have in common."""
+    """The method's name, followed by the settings in which the runs differ."""
     labels = [PAPER.get(c.method, c.method) for c in configs]
     for field in ("task", "scale", "preset", "options", "seed"):
         if len({repr(getattr(c, field)) for c in configs}) > 1:
@@ -112,7 +112,8 @@ def _logarithmic(panel: str) -> bool:
 
 
 def scale(shown: list[Curve], panel: str) -> str:
-    """Of the panel's axis. A logarithmic one over less than a factor of ten would have one label, or none."""
+    """The scale of a panel's axis. Below a factor of ten it is linear, because a logarithmic axis would have one label
+    or none."""
     values = [y for curve in shown for y in _points(curve, "epoch", panel)[1]]
     return "log" if values and _logarithmic(panel) and 0 < 10 * min(values) < max(values) else "linear"
 
@@ -144,7 +145,7 @@ def _matplotlib(shown: list[Curve], paths: list[Path]) -> None:
 
 
 def _limits(shown: list[Curve], panel: str) -> tuple[float, float] | None:
-    """The range of what was measured after the beginning, which would squash the rest; with a margin."""
+    """The range of the values, with a margin. The first values are left out, because they would compress the rest."""
     values = [y for curve in shown for y in _points(curve, "epoch", panel)[1][1:]]
     if not values or min(values) == max(values):
         return None
@@ -186,7 +187,7 @@ def _plotly(shown: list[Curve], path: Path) -> None:
 
 
 def _points(curve: Curve, axis: str, panel: str) -> tuple[list[float], list[float]]:
-    """Where both are known."""
+    """The points at which both coordinates are known."""
     pairs = zip(curve.values.get(axis, []), curve.values.get(panel, []), strict=False)
     known = [(x, y) for x, y in pairs if x is not None and y is not None]
     return [x for x, _ in known], [y for _, y in known]

@@ -1,4 +1,4 @@
-"""JSON that anybody may have written: read, and checked against the dataclass that it should be."""
+"""Reads untrusted JSON and checks it against a dataclass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIGITS = 18  # of an integer; one of more is a float, which no arithmetic overfl
 
 
 def json_file(path: Path) -> Any:
-    """What a file of JSON holds."""
+    """The content of a JSON file."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -26,7 +26,7 @@ def json_file(path: Path) -> Any:
 
 
 def json_of(text: str, where: str) -> Any:
-    """What a text of JSON holds; `where` names it in the error."""
+    """The content of a JSON text; `where` names it in errors."""
     try:
         found = json.loads(text, parse_int=lambda digits: (int if len(digits) <= DIGITS else float)(digits))
     except RecursionError:
@@ -59,7 +59,7 @@ def typed(cls: type[T], content: Any, where: str) -> T:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether plain data is of an annotated type. A list stands for a tuple, as in JSON; true is no number."""
+    """Whether plain data has an annotated type. A list counts as a tuple, as in JSON; true is not a number."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return True

@@ -28,8 +28,8 @@ TASKS: dict[str, Task] = {}
 class Task:
     """A workload in several sizes.
 
-    `scales` has the sizes that `build` takes, and `epochs`. `preset` is the experiment of the paper that the task is,
-    or has the shape of. `fetched` is the name by which `data.fetch` knows its data, where they are not embedded.
+    `scales` has the sizes that `build` takes, and `epochs`. `preset` is the paper's experiment for the task, or the
+    most similar one. `fetched` is the name of the data for `data.fetch`, unless they are embedded.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Task:
     """What differs where `superadam compare` takes the task at a scale: numbers that are to mean something."""
 
     def sizes(self, scale: str, other: Sizes | None = None) -> Sizes:
-        """What is built, in numbers; with those of `other` in place of the scale's."""
+        """The sizes of the scale, with those in `other` replaced."""
         if scale not in self.scales:
             raise ValueError(f"Unknown scale {scale!r}: {nearest(scale, self.scales)}")
         for name in (other or {}).keys() - self.scales[scale].keys():
@@ -58,8 +58,8 @@ class Task:
         return {**self.scales[scale], **(other or {})}
 
     def settings(self, scale: str) -> Settings:
-        """The options of methods that a run takes where none are given: the paper's at the paper's scale, and where
-        none have been chosen for a laptop's."""
+        """The default options of methods: those of the paper at the paper's scale, and where none were chosen for a
+        laptop."""
         paper = PRESETS.get(self.preset or "", {})
         tuned = LAPTOP.get(self.name, {})
         return (paper or tuned) if scale == "paper" else (tuned or paper)
@@ -105,7 +105,7 @@ def add(
     needs_data: bool = False,
     compared: dict[str, Sizes] | None = None,
 ) -> None:
-    """Make a task known."""
+    """Register a task."""
     needs_data = needs_data or fetched is not None
     scales = {"tiny": tiny, "laptop": laptop, "paper": paper}
     more = (preset, fetched, needs_data, compared or {})

@@ -1,4 +1,5 @@
-"""Training: one loop for all methods, which can be stopped anywhere and goes on as if it had not been."""
+"""Training: one loop for all methods, which can be stopped at any batch and resumed without any effect on the
+result."""
 
 from __future__ import annotations
 
@@ -32,32 +33,32 @@ SAVE_SECONDS = 300.0  # between checkpoints, where evaluations are further apart
 
 
 class Watcher:
-    """Is told how a run goes on. This one does not listen."""
+    """Receives the progress of a run. This base class ignores it."""
 
     def begun(self, run: Run) -> None:
-        """Before the first step of this process."""
+        """Called before the first step of this process."""
 
     def stepped(self, run: Run, loss: Any) -> None:
-        """After each step."""
+        """Called after each step."""
 
     def evaluated(self, run: Run, row: Row) -> None:
-        """After each evaluation."""
+        """Called after each evaluation."""
 
 
 class Run:
-    """A run in its folder: the one that is there, or one from the beginning.
+    """A run in its folder: the one that the folder holds, or a new one.
 
-    `train` returns how it ended: "finished", "interrupted" (by a signal, the first of which lets the batch end and
-    saves) or "diverged". A row of metrics is written after every epoch, and every `every` batches if asked, with the
-    monitor's report on the last batch before it. `seconds` is without the time of evaluations, reports and checkpoints.
+    `train` returns how the run ended: "finished", "diverged" or "interrupted". After the first signal it finishes the
+    batch and saves. It writes a row of metrics after every epoch, and every `every` batches if given, with the
+    monitor's report on the last batch before it. `seconds` excludes evaluations, reports and checkpoints.
 
-    The last row of a run whose τ is not 0 is measured at x_T, with the move from there still to be taken: so a run
-    that goes on later does not differ from one that was never stopped.
+    With τ > 0 the last row is measured at x_T, while the move from x_T is still pending. So a run that is extended
+    later equals one that was never stopped.
 
-    A `config` in place of the folder's is for one that is to go further.
+    A `config` replaces the folder's, to extend a run.
 
-    With `processes`, each of them has a run of its own in the same folder, with its share of every batch. All measure
-    the same; what the first one measures is written, and is what all of them go by.
+    With `processes`, each has its own `Run` in the same folder, with its share of every batch. All measure the same.
+    The numbers of the first process are written and used for decisions.
 
     >>> import tempfile
     >>> from superadam.lab.folders import Config
@@ -122,7 +123,7 @@ class Run:
 
     @property
     def epochs(self) -> int | None:
-        """Where the run ends, unless a budget ends it before."""
+        """The number of epochs, unless a budget ends the run earlier."""
         budgets = self.config.budget_evals, self.config.budget_seconds, self.config.budget_steps
         if self.config.epochs is None and not any(budgets):
             return int(self.sizes["epochs"])
@@ -130,13 +131,13 @@ class Run:
 
     @property
     def progress(self) -> float:
-        """From 0 to 1."""
+        """The fraction of the run that is done, from 0 to 1."""
         seconds = self.seconds / self.config.budget_seconds if self.config.budget_seconds else 0.0
         return min(1.0, max(self._used, seconds))
 
     @property
     def _used(self) -> float:
-        """The part of the batches, or of the gradient evaluations, that is used: the same whatever the machine."""
+        """The fraction of the batches, or gradient evaluations, that is used. It does not depend on the machine."""
         steps = self.epochs and self.epochs * self.workload.length
         ends = (
             (self.step, steps),
@@ -147,7 +148,7 @@ class Run:
 
     @property
     def _after(self) -> int:
-        """The gradient evaluations after the next step."""
+        """The number of gradient evaluations after the next step."""
         used = self.opt.gradient_evaluations
         if isinstance(self.opt, Foreign):  # as many as its dearest step so far
             return used + max(1, self.opt.most)
@@ -162,7 +163,7 @@ class Run:
         )
 
     def _ends(self) -> bool:
-        """Whether to stop here, on which all processes agree. Saves, if it is time."""
+        """Whether to stop here; all processes agree. Saves a checkpoint if one is due."""
         since = time.perf_counter() - self._saved_at
         self.seconds, since, stop = self.processes.highest(self.clock.passed, since, self._signal)
         self._stop = stop > 0
@@ -173,7 +174,7 @@ class Run:
     # ------------------------------------------------------------------------------------------------ training
 
     def train(self) -> str:
-        """Go on until the end."""
+        """Train until the end."""
         with self._held(), stopping(self._asked_to_stop, once=self.processes.alone), warnings.catch_warnings():
             if not self._replay:  # it was asked for
                 warnings.filterwarnings("ignore", "The two evaluations of the first batch")
@@ -202,7 +203,7 @@ class Run:
             return "finished"
 
     def _step(self, batch: Any) -> Row | None:
-        """One batch, and the row that is due after it."""
+        """One batch, and the row after it if one is due."""
         self._schedule()
         due = self._due()
         memory, clipped = self.memory, OneFactor(self.opt, self.workload.clip)
@@ -229,7 +230,7 @@ class Run:
         return self._evaluate(report) if due else None
 
     def _schedule(self) -> None:
-        """The learning rate and τ of the next step, if they change in the course of the run."""
+        """Set the learning rate and τ of the next step, if they change during the run."""
         if self._scheduled:
             for group in self.opt.param_groups:
                 group["lr"] = group["initial_lr"] * factor(self.decay, self.config.warmup, min(1.0, self._used))
@@ -244,11 +245,11 @@ class Run:
             group["tau"] = tau
 
     def _due(self) -> bool:
-        """Whether the next step is followed by a row."""
+        """Whether a row is due after the next step."""
         return self.batch + 1 == self.workload.length or (self.step + 1) % (self.config.every or math.inf) == 0
 
     def _watched(self, closure: Any) -> tuple[Any, Row]:
-        """A step with a report. A monitor for each has nothing to remember, so nothing to save."""
+        """A step with a report. Each report has a new monitor, so there is no monitor state to save."""
         if isinstance(self.opt, Foreign):  # whose g_t and H_t are not known
             return self.opt.step(closure), {}
         probes: dict[str, Any] = {"loss": lambda batch: self.workload.loss(batch)[0]}
@@ -266,7 +267,7 @@ class Run:
         return loss, monitor.last
 
     def _evaluate(self, report: Row) -> Row:
-        """Measure, write, save; and lower the learning rate where the recipe says so."""
+        """Measure, write a row, save, and lower the learning rate if the recipe requires it."""
         self.clock.pause()
         row: Row = {
             "epoch": self.step / self.workload.length,
@@ -327,7 +328,7 @@ class Run:
         if place.step != place.epoch * self.workload.length + place.batch:
             raise ValueError(
                 f"{self.folder.checkpoint} is of step {place.step}, batch {place.batch} of epoch {place.epoch}, which "
-                f"cannot be with {self.workload.length} batches in an epoch: sizes or data have changed."
+                f"is impossible with {self.workload.length} batches in an epoch: sizes or data have changed."
             )
         if self.processes.leads:
             self.folder.check_metrics(place.metrics)
@@ -338,8 +339,7 @@ class Run:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """No other process writes into the folder. What one that was killed has measured after its last checkpoint is
-        dropped: it will be measured again."""
+        """Hold the lock of the folder. Drop rows that a killed process wrote after its last checkpoint."""
         with self.processes.holding(self.folder.lock):
             if self._kept is not None and self.processes.leads:
                 self.folder.cut_metrics(self._kept)

@@ -1,7 +1,7 @@
-"""Learning rates of the paper's methods at `laptop` scale. scripts/lab_settings.py has chosen them.
+"""Learning rates of the paper's methods at `laptop` scale, chosen by scripts/lab_settings.py.
 
-A task that is not here has the settings of the paper's experiment of the same shape, if there is one; so has every task
-at `paper` scale.
+A task that is not listed here, and every task at `paper` scale, uses the settings of the most similar experiment of the
+paper, if there is one.
 """
 
 from typing import Any

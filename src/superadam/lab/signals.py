@@ -1,4 +1,4 @@
-"""A run that is asked to stop ends its batch first."""
+"""A run that gets a signal to stop finishes its batch first."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ __all__ = ["stopping"]
 
 @contextmanager
 def stopping(told: Callable[[int], None], *, once: bool) -> Iterator[None]:
-    """The first SIGINT or SIGTERM is `told`, and lets the batch end; the second does what it always does, if `once`.
+    """The first SIGINT or SIGTERM calls `told` and lets the batch end. With `once`, the second has its usual effect.
 
-    torchrun, which is told to stop together with its processes, tells them once more: then the second says nothing new.
+    torchrun gets the signal together with its processes and sends it to them again, so the second signal is ignored
+    there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

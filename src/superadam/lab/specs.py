@@ -1,4 +1,4 @@
-"""How a method is written: names, options, what is tuned; several optimizers for one model joined by " + "."""
+"""The syntax of a method: a name, options, ranges to tune; several optimizers for one model joined by " + "."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ Bounds = tuple[float, float]
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """One optimizer: a name of the zoo or of `lab.method`, or a place such as torch.optim.Muon or my_file.py:Mine."""
+    """One optimizer: a name of the zoo or of `lab.method`, or an import path such as torch.optim.Muon or
+    my_file.py:Mine."""
 
     target: str
     options: dict[str, Any]
@@ -46,7 +47,7 @@ class Spec:
 
     @property
     def foreign(self) -> bool:
-        """Whether the target is a place, not a name.
+        """Whether the target is an import path, not a name.
 
         >>> [read(text)[0].foreign for text in ("adamw eps=0.1", "torch.optim.Muon", "my_file.py:Mine", "package:SOAP")]
         [False, True, True, True]
@@ -55,12 +56,12 @@ class Spec:
 
     @property
     def places(self) -> list[str]:
-        """Where its code is: the target, and what it is built on, unless they are names."""
+        """The import paths of the target and of its base optimizer, unless they are names."""
         return [p for p in (self.target, self.options.get(BASE)) if isinstance(p, str) and re.search(r"[.:]", p)]
 
     @property
     def name(self) -> str:
-        """The last part of a place: Muon of torch.optim.Muon."""
+        """The last part of the import path: Muon of torch.optim.Muon."""
         return re.split(r"[.:]", self.target)[-1]
 
 
@@ -91,7 +92,7 @@ def read(method: str) -> list[Spec]:
 
 
 def prefixes(specs: Sequence[Spec]) -> list[str]:
-    """What stands before an option that is for one optimizer of a method alone. Two of the same name are numbered.
+    """The prefixes of options for a single optimizer of a method. If two have the same name, the second is numbered.
 
     >>> prefixes(read("torch.optim.Muon + torch.optim.AdamW")), prefixes(read("torch.optim.SGD + my_file.py:SGD"))
     (['Muon.', 'AdamW.'], ['SGD.', 'SGD2.'])
@@ -102,7 +103,7 @@ def prefixes(specs: Sequence[Spec]) -> list[str]:
 
 
 def bounds(text: str) -> Bounds | None:
-    """What is tuned between two numbers; None for other words.
+    """The bounds of a range "low:high"; None for other texts.
 
     >>> bounds("1e-4:1"), bounds("Belief")
     ((0.0001, 1.0), None)
@@ -118,7 +119,7 @@ def bounds(text: str) -> Bounds | None:
 
 
 def near_one(low: float, high: float) -> bool:
-    """Whether it is the distance to 1 that is tuned on a logarithmic scale, as for averaging weights.
+    """Whether the distance to 1 is tuned on a logarithmic scale, as for averaging weights.
 
     >>> near_one(0.9, 0.999), near_one(1e-4, 1.0)
     (True, False)
@@ -127,7 +128,7 @@ def near_one(low: float, high: float) -> bool:
 
 
 def resolved(method: str) -> str:
-    """With the whole path of each file, so that it means the same in another folder."""
+    """The method with absolute file paths, so that it works from any folder."""
     place = re.compile(rf"(?:^|(?<=\b{BASE}=))(\S[^=]*?\.py)(?=:)")
     parts = re.split(r"\s\+\s", method.strip())
     return " + ".join(place.sub(lambda found: str(Path(found[1]).resolve()), part.strip()) for part in parts)
@@ -151,7 +152,7 @@ def value(setting: str) -> tuple[str, Any]:
 
 
 def filled(options: Mapping[str, Any], default: Callable[[str], Any]) -> dict[str, Any]:
-    """Options with those of one entry, as betas.1=0.99, put into the whole: what is given, or its default.
+    """Options in which entries such as betas.1=0.99 are merged into the given or default value of the whole option.
 
     >>> filled({"lr": 0.1, "betas.1": 0.99}, {"betas": (0.9, 0.999)}.get)
     {'lr': 0.1, 'betas': (0.9, 0.99)}

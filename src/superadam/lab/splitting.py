@@ -1,4 +1,4 @@
-"""Which parameters an optimizer for matrices takes, and which are left to another one."""
+"""The parameters for an optimizer of matrices, and those for another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model, examples and a loss: the workload of a task of one's own."""
+"""A model, examples and a loss: the workload of your own task."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LEAST = 1_000  # examples of a training set that are measured, whatever there is
 
 
 class Examples:
-    """A dataset of torch, or of Hugging Face, whose examples `collate` puts together."""
+    """A dataset of torch or Hugging Face; `collate` makes batches of its examples."""
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any]) -> None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
@@ -58,7 +58,7 @@ class Examples:
 
 
 def source_of(split: Split) -> Tensors | Examples:
-    """Of a loader, what it loads and how it is put together; the order is the run's."""
+    """The dataset and the `collate_fn` of a loader. The run decides the order."""
     if isinstance(split, DataLoader):
         return Examples(split.dataset, split.collate_fn)
     return Tensors(split) if isinstance(split, (tuple, list)) else Examples(split, default_collate)
@@ -83,7 +83,8 @@ class Supervised(Workload):
         return self._of(self._loss, batch), None
 
     def _of(self, what: Any, batch: Any) -> Tensor:
-        """A function of the model and the tensors of a batch; of the whole batch, if it is a dict or if so wanted."""
+        """Call a function with the model and the tensors of a batch, or with the whole batch if it is a dict or the
+        function has `whole_batch`."""
         there = tree_map(lambda x: x.to(self.device) if isinstance(x, Tensor) else x, batch)
         several = isinstance(there, (tuple, list)) and not getattr(what, "whole_batch", False)
         found: Tensor = what(self.model, *there) if several else what(self.model, there)
@@ -99,12 +100,12 @@ class Supervised(Workload):
         return self._means("train", self._loss, torch.arange(len(self.rows["train"])))
 
     def _measured(self, split: str) -> Tensor:
-        """The rows that are measured: all; of a large training set, as many as are measured for validation."""
+        """The rows that are measured: all of them, except for a large training set, where as many as for validation."""
         n = len(self.rows[split])
         most = max(LEAST, len(self.rows.get("valid", ())))
         return torch.linspace(0, n - 1, most).long() if split == "train" and n > most else torch.arange(n)
 
     def _means(self, split: str, of: Any, rows: Tensor) -> Iterator[Tensor]:
-        """Values on parts of the rows, that add up to their mean."""
+        """Values on parts of the rows that add up to the mean over all rows."""
         for part in torch.split(rows, CHUNK):
             yield self._of(of, self.rows[split].batch(part)) * (len(part) / len(rows))

@@ -1,4 +1,4 @@
-"""What can be trained: the paper's tasks, and tasks of the same kinds on embedded data."""
+"""The tasks of the paper, and tasks of the same kinds on embedded data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _digits(rows: int | None) -> dict[str, data.Images]:
 
 @functools.lru_cache(maxsize=2)
 def _once(read: Callable[..., Any], *args: Any) -> Any:
-    """Data as they were read last: a comparison makes runs by the hundred in one process."""
+    """Cache the data that were read last, because a comparison makes hundreds of runs in one process."""
     return read(*args)
 
 
@@ -55,7 +55,7 @@ def _start(tokens: dict[str, Tokens], words: int | None) -> dict[str, Tokens]:
 
 
 def _wikitext2(build: Callable[..., Workload]) -> Callable[..., Workload]:
-    """With its most common words: time grows with their number."""
+    """WikiText-2 with its most common words only, because the time of a step grows with the vocabulary."""
     return lambda folder, seed, vocabulary=None, **sizes: build(
         data.common(_once(data.wikitext2, folder), vocabulary), seed, **sizes
     )
@@ -154,8 +154,8 @@ add(
 
 
 def _images(model: Callable[..., Any], read: Callable[..., dict[str, Any]]) -> Callable[..., Workload]:
-    """Of `rows` images of the training set, with `measured` others of it for validation and as many for testing; or of
-    all, as published, without validation."""
+    """A task with `rows` images of the training set, `measured` others of it for validation, and as many for testing;
+    or with all images, as published, without validation."""
 
     def build(
         folder: Path, seed: int, *, width: int, rows: int | None, batch: int, measured: int | None = None, **sizes: int

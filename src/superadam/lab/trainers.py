@@ -1,4 +1,4 @@
-"""Tasks of other people's training code: a Lightning module; a model and examples in Hugging Face's folders."""
+"""Tasks from existing training code: a Lightning module; a model and examples in Hugging Face's folders."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ HIDDEN = -1
 
 
 def lightning(name: str, module: Callable[[], Any], data: Data | Callable[[], Data], **more: Any) -> Task:
-    """A task of a LightningModule: the loss is that of its `training_step`, without dropout where it is measured.
+    """A task from a LightningModule, with the loss of its `training_step`; evaluations run without dropout.
 
-    `configure_optimizers` is not asked: the optimizer is what is compared. `self.log` does nothing here.
+    `configure_optimizers` is not called, because the comparison sets the optimizer. `self.log` has no effect.
 
     Args:
-        name: what it is called.
-        module: makes the module, with torch's generator set to the run's seed.
-        data: loaders, datasets or tensors by split, or what returns them: `lambda: {"train": module.train_dataloader(),
-            "valid": module.val_dataloader()}`.
-        **more: as for `lab.task`: `batch`, `epochs`, `score`, `description`.
+        name: the name of the task.
+        module: a function that returns the module. It is called with torch's generator set to the run's seed.
+        data: loaders, datasets or tensors by split, or a function that returns them:
+            `lambda: {"train": module.train_dataloader(), "valid": module.val_dataloader()}`.
+        **more: options of `lab.task`: `batch`, `epochs`, `score`, `description`.
     """
 
     def loss(model: Any, batch: Any) -> Tensor:
@@ -65,24 +65,26 @@ def huggingface(
     length: int = 128,
     **more: Any,
 ) -> Task:
-    """A task of Hugging Face's folders: one with a language model and its tokenizer, one with examples.
+    """A task from two Hugging Face folders: one with a language model and its tokenizer, one with examples.
 
-    With a label it is a text classifier. With `label=None` it is a causal language model, whose loss is that of the
-    next token; texts of fewer than two tokens are left out. Other models are refused by name: `lab.task` takes any.
+    With a label the task is text classification. With `label=None` the model must be a causal language model, and the
+    loss is that of the next token; texts of fewer than two tokens are left out. Other models raise an error: use
+    `lab.task` for them.
 
-    Weights in the model's folder are taken, and what they lack is drawn with the run's seed; without any, all are. The
-    data are files train.jsonl, validation.jsonl and test.jsonl, or what `save_to_disk` of a `DatasetDict` wrote, for
-    which the package `datasets` is needed. What a `Dataset` alone wrote is all for training. Nothing is downloaded.
+    Weights in the model's folder are loaded. Missing weights, or all if there are none, are drawn with the run's seed.
+    The data are files train.jsonl, validation.jsonl and test.jsonl, or the output of `save_to_disk` of a `DatasetDict`,
+    which needs the package `datasets`. The output of a single `Dataset` is used for training only. Nothing is
+    downloaded.
 
     Args:
-        name: what it is called.
+        name: the name of the task.
         model: the folder of the model and its tokenizer.
         data: the folder of the examples.
         text: the column with the text of an example.
-        label: the column with its label: the number of a class, from 0 on. A test split with hidden labels, which are
-            -1, is left out. None for a causal language model.
-        length: tokens of a text, at the most; no more than the model has positions for.
-        **more: as for `lab.task`: `batch`, `epochs`, `description`.
+        label: the column with the class number, 0, 1, …. A test split with hidden labels (-1) is left out. None for a
+            causal language model.
+        length: largest number of tokens per text; at most the number of positions of the model.
+        **more: options of `lab.task`: `batch`, `epochs`, `description`.
     """
 
     def make() -> Any:
@@ -133,9 +135,9 @@ def huggingface(
 
 
 def _check_causal(model: Any, kind: str) -> None:
-    """Refuse a model that sees the token that it is to predict, such as BERT: its loss would say nothing.
+    """Raise an error for a model that sees the token that it must predict, such as BERT: its loss would be meaningless.
 
-    No output but the last one may depend on the last of four tokens: its derivative is exactly 0.
+    Only the last output may depend on the last of four tokens; the derivatives of all others must be exactly 0.
     """
     training, embedded = model.training, []
     hook = model.get_input_embeddings().register_forward_hook(lambda module, given, out: embedded.append(out))
@@ -144,8 +146,8 @@ def _check_causal(model: Any, kind: str) -> None:
     model.train(training)
     if grad(logits[:, :-1].square().sum(), embedded[0])[0][:, -1].any():
         raise ValueError(
-            f"The model of type {kind!r} sees later tokens, so it is no causal language model. A decoder of this type "
-            "has is_decoder in its config"
+            f"The model of type {kind!r} sees later tokens, so it is not a causal language model. A decoder of this "
+            "type has is_decoder in its config"
         )
 
 

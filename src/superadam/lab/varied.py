@@ -1,5 +1,5 @@
 """Embedded tasks of other kinds than the paper's, on which optimizers differ: depth, attention, embeddings, derivatives
-in the loss, rare features. Nothing is downloaded; what is drawn is the same for every seed."""
+in the loss, rare features. Nothing is downloaded. The random data are the same for every seed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _vision_transformer(
 
 
 def _common(n: int, count: int, generator: torch.Generator) -> Tensor:
-    """`count` numbers below n, the i-th in proportion to 1/(i+1): some are seen often, most are not."""
+    """`count` numbers below n, where i has probability proportional to 1/(i+1): a few are common, most are rare."""
     weights = 1 / torch.arange(1.0, n + 1)
     return torch.multinomial(weights, count, replacement=True, generator=generator)
 
@@ -136,7 +136,7 @@ def _distance(model: nn.Module, p: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=2)
 def _worded(n: int, d: int) -> dict[str, tuple[Tensor, ...]]:
-    """Rows with 20 of d features, each the rarer the higher its number; a rare feature says more than a common one."""
+    """Rows with 20 of d features. Features with higher numbers are rarer, and rare features are more informative."""
     draw = _draw()
     x = torch.zeros(n, d)
     x.scatter_(1, _common(d, 20 * n, draw).view(n, 20), 1.0)

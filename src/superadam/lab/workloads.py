@@ -1,6 +1,6 @@
-"""What a run trains: a model, the loss of a batch, the batches, and what is measured on the way.
+"""Workloads of runs: a model, the loss of a batch, the batches, and the measurements.
 
-Everything that is drawn depends on the seed and on the place in the run alone, so that a run can be resumed anywhere.
+All random numbers depend only on the seed and on the position in the run, so that a run can be resumed anywhere.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Workload:
     """Base class.
 
     Args:
-        model: with its initial weights.
-        source: what `data.batches` takes.
-        seed: of the order of the data.
-        batch: its size.
-        options: what the optimizer has to be told, such as a constraint.
+        model: the model with its initial weights.
+        source: the data, as `data.batches` takes it.
+        seed: seed of the order of the data.
+        batch: the batch size.
+        options: options for the optimizer, such as a constraint.
     """
 
     splits: tuple[str, ...] = ("train", "valid", "test")
@@ -70,28 +70,29 @@ class Workload:
         """Options of methods by name, which a run takes where none are given."""
 
     def to(self, device: torch.device) -> None:
-        """Where to train."""
+        """Move to the device of training."""
         self.device = device
         self.model.to(device)
 
     def dimensions(self) -> dict[str, int]:
-        """How large it is, for reports."""
+        """Sizes of the workload, for reports."""
         return {**self._parameters(), "training examples": len(self.source), "batch": self.batch}
 
     def _parameters(self) -> dict[str, int]:
         return {"parameters": sum(p.numel() for p in self.model.parameters())}
 
     def size(self, number: int) -> int:
-        """Of a batch of an epoch: the rows that processes can share."""
+        """The number of rows of a batch, which processes can share."""
         return min(self.batch, len(self.source) - number * self.batch)
 
     def batches(self, epoch: int, skip: int = 0, part: Share = ALL) -> Iterator[Any]:
-        """The batches of an epoch, without the first few; or one process's share of them."""
+        """The batches of an epoch after the first `skip`; or one process's share of them."""
         options = {"augment": self.augment, "skip": skip, "workers": self.workers, "part": part}
         return data.batches(self.source, self.batch, seed=self.seed, epoch=epoch, **options)  # type: ignore[arg-type]
 
     def evaluate_less(self) -> None:
-        """From now on measure a fixed part of each split, for runs by the hundred: 2,000 images, 5,000 words."""
+        """From now on measure a fixed part of each split, 2,000 images or 5,000 words, for comparisons of hundreds of
+        runs."""
 
     def loss(self, batch: Any, memory: Any = None) -> Evaluated:
         """f(x; ξ), with the same `memory` in both evaluations of a batch."""
@@ -106,7 +107,7 @@ class Workload:
         raise NotImplementedError
 
     def fresh(self, step: int) -> list[Any]:
-        """Two batches for the monitor, drawn apart from those of training."""
+        """Two batches for the monitor, drawn independently of training."""
         return list(islice(self.batches(FRESH + step), 2))
 
     @contextmanager
@@ -147,7 +148,7 @@ def _eighth(n: int, bounds: tuple[int, int]) -> int:
 
 
 class Classification(Workload):
-    """Cross-entropy of images. Of the training set, a fixed part is measured: `measured` images at the most."""
+    """Cross-entropy of images. The training loss is measured on a fixed part, at most `measured` images."""
 
     def __init__(
         self,
@@ -202,7 +203,7 @@ class Classification(Workload):
 class LanguageModel(Workload):
     """Cross-entropy of the next word. A recurrent model carries its state from batch to batch, without gradients.
 
-    Of every text, the first `measured` words are measured.
+    Losses are measured on the first `measured` words of every text.
     """
 
     score = "perplexity"
@@ -264,7 +265,7 @@ class LanguageModel(Workload):
         return self._parts(self.part)
 
     def _parts(self, stream: list[Any]) -> Iterator[Tensor]:
-        """Losses of the pieces of a text, that add up to the mean of all its words."""
+        """Losses of the pieces of a text, which add up to the mean over all its words."""
         memory, words = None, sum(targets.numel() for _, targets in stream)
         for batch in stream:
             loss, memory = self.loss(batch, memory)

@@ -1,4 +1,4 @@
-"""Adam's second moment in other norms, and without trust in its first steps."""
+"""Variants of Adam's second moment: other norms, centered, rectified, delayed by a step."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["Centered", "InfinityNorm", "PastSecondMoment", "Rectified"]
 
 
 class InfinityNorm(Matrix):
-    r"""The largest gradient, slowly forgotten (Adamax: Kingma and Ba 2015).
+    r"""The largest absolute gradient, with exponential decay (Adamax: Kingma and Ba 2015).
 
     $$u_t = \max\bigl(\beta u_{t-1}, |\nabla f(x_t; \xi_t)| + \lambda\bigr), \qquad H_t = \mathrm{diag}(u_t)$$
 
     Args:
-        beta: how much of the largest gradient is left after a step.
+        beta: decay factor of the largest gradient per step.
         lam: λ, added to the absolute value of every gradient.
 
     >>> InfinityNorm()
@@ -50,7 +50,7 @@ class InfinityNorm(Matrix):
 
 
 class Centered(Matrix):
-    r"""The second moment less the square of the first: an estimate of the gradients' variance (RMSprop, centered).
+    r"""The second moment minus the squared first moment: an estimate of the gradients' variance (centered RMSprop).
 
     $$v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2, \qquad
       m_t = \beta m_{t-1} + (1-\beta) \nabla f(x_t; \xi_t), \qquad
@@ -84,7 +84,7 @@ class Centered(Matrix):
 
 
 class Rectified(Matrix):
-    r"""Adam's second moment, once it is known well enough, and $I$ before (RAdam: Liu et al. 2020).
+    r"""$I$ in the first steps, then Adam's second moment, once its variance is small enough (RAdam: Liu et al. 2020).
 
     $$H_t = \mathrm{diag}\Bigl(\frac{\sqrt{v_t} + \lambda}{r_t \sqrt{1-\beta^t}}\Bigr) \text{ if } \rho_t > 5,
       \quad I \text{ otherwise}, \qquad \rho_t = \rho_\infty - \frac{2t\beta^t}{1-\beta^t}, \qquad
@@ -139,18 +139,18 @@ class Rectified(Matrix):
 
 
 class PastSecondMoment(Matrix):
-    r"""The second moment of the gradients before the newest one, and bounded steps (ADOPT: Taniguchi et al. 2024).
+    r"""The second moment of all gradients except the newest, with bounded steps (ADOPT: Taniguchi et al. 2024).
 
     $$H_t = \mathrm{diag}\Bigl(\max\bigl(\sqrt{v_{t-1}},\; \lambda,\;
       \frac{|\nabla f(x_t; \xi_t)|}{(t-1)^{\mathrm{power}}}\bigr)\Bigr), \qquad
       v_1 = \nabla f(x_1; \xi_1)^2, \quad v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2$$
 
-    The first gradient gives $v_1$ and takes no step: $H_1$ is so large that nothing moves. Keeps two tensors for each
-    parameter, $v_t$ and $H_t$.
+    The first gradient only sets $v_1$: $H_1$ is so large that nothing moves. It keeps two tensors for each parameter,
+    $v_t$ and $H_t$.
 
     Args:
         beta: weight of the old average; 1 - β is that of the newest gradient.
-        lam: λ, the least entry of H_t.
+        lam: λ, the smallest entry of H_t.
         power: how fast the bound on |H_t⁻¹ ∇f| grows with t.
 
     >>> PastSecondMoment()

@@ -1,4 +1,4 @@
-"""Line 4: what an adaptive matrix H_t is."""
+"""Line 4: the base class of the adaptive matrices H_t."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from superadam._state.parts import Part, check
-from superadam._step.tensors import Scalar, add_scaled, over
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -23,7 +22,7 @@ STILL = 1e15  # H_t over its usual size where a coordinate shall not move
 
 
 class Slot(NamedTuple):
-    """A tensor of the state: its shape, and what it is filled with at first. `eye` makes it that multiple of I.
+    """A tensor of the state: its shape and initial value. With `eye` it starts as that multiple of I.
 
     >>> Slot((3, 3), 1.0, eye=True)
     Slot(shape=(3, 3), fill=1.0, eye=True)
@@ -37,26 +36,26 @@ class Slot(NamedTuple):
 class Matrix(Part, kind="matrix"):
     r"""Base class of the adaptive matrices.
 
-    `s` is the state at hand: `s.t`, each tensor of `slots` and each 0-d tensor named in `scalars` (one for all
-    parameters that share this matrix, zero at first). Change them in place, or assign: an assignment is written into
-    the state. `scope` says what H_t is:
+    `s` is the current state: `s.t`, each tensor of `slots` and each 0-d tensor named in `scalars` (initially zero, and
+    shared by all parameters with this matrix). Change them in place or assign to them; an assignment is written into
+    the state. `scope` says what kind of matrix H_t is:
 
-    - "coordinate": diagonal, or b I. A subclass writes `update` and `H`. `grad` and the buffers are tensors, or lists
-      of tensors that take the same element-wise operations.
-    - "tensor": a positive definite matrix for each tensor. A subclass writes `slots`, `update`, `solve`, and `refresh`
-      for what need not be done in every step. Tensors appear as batches of matrices, of shape (batch, rows, columns):
-      `matrices` says how. Tensors of one shape go in one batch, so `grad` and the slots may hold several of them.
-    - "all": one matrix over all parameters. A subclass writes `measure`, `reduce` and `solve`.
+    - "coordinate": diagonal, or b I. A subclass defines `update` and `H`. `grad` and the buffers are tensors, or lists
+      of tensors with the same element-wise operations.
+    - "tensor": a positive definite matrix for each tensor. A subclass defines `slots`, `update`, `solve`, and `refresh`
+      for work that is not needed in every step. The method `matrices` turns tensors into batches of matrices, of shape
+      (batch, rows, columns). Tensors of one shape share a batch, so `grad` and the slots may hold several of them.
+    - "all": one matrix over all parameters. A subclass defines `measure`, `reduce` and `solve`.
 
     In every step the optimizer calls
 
-    1. `update`, to bring the buffers up to date, and `refresh`, every `every` steps;
-    2. `measure`, if there are scalars: sums over the coordinates at hand, added up over all parameters by the
-    optimizer;
-    3. `reduce`, once, with the totals, to bring the scalars up to date;
+    1. `update`, to update the buffers, and `refresh`, every `every` steps;
+    2. `measure`, if there are scalars, for sums over the given coordinates, which the optimizer adds up over all
+       parameters;
+    3. `reduce`, once, with the totals, to update the scalars;
     4. `solve`, when it takes the step of line 9.
 
-    A matrix of one's own is a subclass whose fields are its options:
+    Your own matrix is a subclass whose fields are its options:
 
     >>> import torch
     >>> class CubeRoot(Matrix):
@@ -107,18 +106,18 @@ class Matrix(Part, kind="matrix"):
 
     @property
     def lower_bound(self) -> float:
-        """A ρ with H_t ⪰ ρI for all t (assumption 3), whatever the gradients are; 0 if there is none or none is known.
+        """A ρ with H_t ⪰ ρI for all t and any gradients (assumption 3); 0 if none is known.
 
-        λ, for a matrix A_t + λI; another kind that has an option `lam` must say what its own is.
+        By default λ, for a matrix A_t + λI. Override it in a matrix that uses an option `lam` in another way.
         """
         return float(getattr(self, "lam", 0.0))
 
     def matrices(self, x: Tensor) -> Tensor:
-        """A tensor as a batch of matrices, (batch, rows, columns): by default one, with x's rows."""
+        """A tensor as a batch of matrices, (batch, rows, columns). By default one matrix with x's rows."""
         return x.flatten(1).unsqueeze(0)
 
     def tensor(self, matrices: Tensor, shape: torch.Size) -> Tensor:
-        """The tensor of a shape that `matrices` has made these of."""
+        """The inverse of `matrices`: a tensor of this shape."""
         return matrices.reshape(shape)
 
     @property
@@ -127,38 +126,39 @@ class Matrix(Part, kind="matrix"):
         return False
 
     def slots(self, x: Tensor) -> dict[str, Slot]:
-        """What is kept for a parameter like x (a complex one appears as its real view). With the scope "tensor", the
-        first dimension of every slot is the batch of `matrices(x)`."""
+        """The state for a parameter like x (a complex parameter appears as its real view). With the scope "tensor", the
+        first dimension of every slot is the batch dimension of `matrices(x)`."""
         return {name: Slot(tuple(x.shape), self.initial(name)) for name in self.buffers}
 
     def accepts(self, x: Tensor) -> bool:
-        """Whether it is for parameters like x. `ByShape` gives others to another matrix."""
+        """Whether this matrix works for parameters like x. `ByShape` gives the others to another matrix."""
         return True
 
     def initial(self, name: str) -> float:
-        """What a buffer or a scalar is filled with at first."""
+        """The initial value of a buffer or a scalar."""
         return 0.0
 
     def scalar_shape(self, name: str) -> tuple[int, ...]:
-        """The shape of what is kept under one of the names in `scalars`."""
+        """The shape of the tensor for a name in `scalars`."""
         return ()
 
     def update(self, s: View, grad: Tensor) -> None:
-        """Bring the buffers to their value at t."""
+        """Update the buffers to their values at t."""
 
     def refresh(self, s: View) -> None:
-        """What need not be done in every step: roots, eigenvectors. Called in the first step and every `every`-th.
+        """Update roots or eigenvectors: called in the first step and then every `every` steps.
 
-        Tensors of different sizes, shapes or names have their turns in different steps. Without names (from a module,
-        or `named_parameters()`), tensors of one shape have theirs together: their order must not matter.
+        Tensors of different sizes, shapes or names are refreshed in different steps. If the optimizer does not know
+        names (pass a module, or `named_parameters()`), tensors of one shape are refreshed together, because the result
+        must not depend on their order.
         """
 
     def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
-        """Sums over the coordinates at hand, as 0-d tensors."""
+        """Sums over the given coordinates, as 0-d tensors."""
         raise NotImplementedError(f"{type(self).__name__} has scalars but no measure")
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
-        """Bring the scalars to their value at t, given the sums over all parameters. `s` has the scalars only."""
+        """Update the scalars to their values at t, given the sums over all parameters. `s` has the scalars only."""
         raise NotImplementedError(f"{type(self).__name__} has scalars but no reduce")
 
     def H(self, s: View) -> Tensor:
@@ -166,21 +166,22 @@ class Matrix(Part, kind="matrix"):
         raise NotImplementedError(f"{type(self).__name__} has no H")
 
     def eigen(self, s: View) -> tuple[Rotation, Tensor, Rotation]:
-        """H_t = Q diag(d) Qᵀ, where that is cheap: x ↦ Qᵀx, a d that broadcasts to x, and x ↦ Qx."""
+        """H_t = Q diag(d) Qᵀ, if it is cheap to compute: x ↦ Qᵀx, a d that broadcasts to x, and x ↦ Qx."""
         raise NotImplementedError(f"{type(self).__name__} has no eigen")
 
     def factors(self, s: View) -> dict[str, Tensor]:
-        """The symmetric factors that H_t of a tensor is made of, in batches, for the monitor."""
+        """The symmetric factors of a tensor's H_t, in batches, for the monitor. A diagonal factor is given as its
+        diagonal."""
         return {}
 
     @property
     def is_diagonal(self) -> bool:
-        """Whether `H` is all of H_t: then every set goes with it."""
+        """Whether `H` is all of H_t. Every set works with such a matrix."""
         return self.scope == "coordinate"
 
     @property
     def has_factors(self) -> bool:
-        """Whether it has a matrix for each tensor, no diagonal, that is made of earlier gradients."""
+        """Whether each tensor has a matrix that is not diagonal and depends on earlier gradients."""
         return self.scope == "tensor" and not self.is_diagonal and type(self).update is not Matrix.update
 
     def mixes(self, x: Tensor) -> tuple[int, ...] | None:
@@ -192,33 +193,20 @@ class Matrix(Part, kind="matrix"):
         return g / self.H(s)
 
     def inverse(self, s: View) -> Rotation:
-        """v ↦ H_t⁻¹ v for any v, where `solve` is for g_t: some matrices scale H_t by it."""
+        """v ↦ H_t⁻¹ v for any v. `solve` is for g_t only, because the H_t of some matrices depends on g_t."""
         if type(self).eigen is Matrix.eigen:
             return lambda v: self.solve(s, v)
         rotate, d, back = self.eigen(s)
         return lambda v: back(rotate(v) / d)
 
-    def descend(self, s: View, x: Tensor, g: Tensor, eta: Scalar, H: Tensor | None = None) -> None:
-        """x ← x - η H⁻¹ g: `solve`, without a new tensor where H is a diagonal. `H` is that, if it is there already."""
-        if type(self).solve is not Matrix.solve:
-            return add_scaled(x, self.solve(s, g), -eta)
-        H = self.H(s) if H is None else H
-        if self.multiple_of_identity:
-            x.addcmul_(g, eta / H, value=-1)
-        elif isinstance(eta, float):
-            x.addcdiv_(g, H, value=-eta)
-        else:
-            x.addcdiv_(g * eta, H, value=-1)
-        return None
-
     def observe(self, s: View, grad: Tensor) -> None:
-        """`opt.observe()` was called: `grad` is a gradient that the user has taken for H_t, not for the step."""
+        """Called by `opt.observe()`: `grad` is a gradient that the user computed for H_t, not for the step."""
 
     def absent(self, state: dict[str, Any]) -> None:
-        """A batch had no gradient for a parameter with this state."""
+        """Called if a batch has no gradient for a parameter with this state."""
 
     def moved(self, s: View, step: Tensor) -> None:
-        """A step was taken along `step` = H_t⁻¹ g_t."""
+        """Called after a step along `step` = H_t⁻¹ g_t."""
 
 
 class MultipleOfIdentity(Matrix, abstract=True):
@@ -260,14 +248,3 @@ def check_options(matrix: Any) -> None:
     for name in ("lam", "eps", "v_0"):
         value = getattr(matrix, name, 0.0)
         check(value >= 0, name, value, f"{name} >= 0")
-
-
-def root(s: View, v: Tensor, beta: float, bias_correction: bool) -> Tensor:
-    """√v, with v divided by 1 - β^t if asked."""
-    h = v.sqrt()
-    return over(h, correction(s, beta)) if bias_correction else h
-
-
-def correction(s: View, beta: float) -> Scalar:
-    """√(1 - β^t)."""
-    return s.at_age(lambda t: (1 - beta**t) ** 0.5)

@@ -1,4 +1,4 @@
-"""Matrices that bound every coordinate of a step: by its sign, by a curvature, or by a length that is learnt."""
+"""Matrices that bound every coordinate of a step: by its sign, by a curvature, or by an adaptive length."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Sign(Matrix):
     $$H_t = \mathrm{diag}\bigl(\max(|g_t|, \lambda)\bigr), \qquad H_t^{-1} g_t = \mathrm{sign}(g_t)
       \text{ where } |g_t| \ge \lambda$$
 
-    Keeps nothing. With `estimators.Nesterov` it is Lion.
+    It has no state. With `estimators.Nesterov` it is Lion.
 
     Args:
-        lam: λ: below this size of g_t, a step is proportional to it.
+        lam: λ. Where |g_t| is below λ, the step is proportional to g_t.
 
     >>> Sign()
     Sign(lam=1e-15)
@@ -50,19 +50,19 @@ class Sign(Matrix):
 
 
 class Sophia(Matrix):
-    r"""A curvature that is measured now and then, and steps that are no longer than γ (Liu et al. 2023).
+    r"""A curvature that is measured every few steps, with steps of at most γ in each coordinate (Liu et al. 2023).
 
     $$h \leftarrow \beta h + (1-\beta)\, \hat g^2 \text{ in } \texttt{opt.observe()}, \qquad
       H_t = \mathrm{diag}\bigl(\max(\rho B h, |g_t|, \lambda)\bigr)$$
 
-    $\hat g$ is a gradient of the loss with labels that the model itself draws (`sampled_label_loss`), B the number of
-    labels it is a mean over: $B \hat g^2$ estimates the diagonal of the Gauss-Newton matrix. Before the first
-    `opt.observe()` it is `Sign`.
+    $\hat g$ is a gradient of the loss with labels that the model itself draws (`sampled_label_loss`), and B is the
+    number of labels in its mean: $B \hat g^2$ estimates the diagonal of the Gauss-Newton matrix. Before the first
+    `opt.observe()` this matrix equals `Sign`.
 
     Args:
         beta: weight of the old average of curvatures.
-        rho: ρ: a smaller one clips more coordinates.
-        batch: B, the number of labels that the observed loss is a mean over.
+        rho: ρ. A smaller ρ clips more coordinates.
+        batch: B, the number of labels in the mean of the observed loss.
         lam: λ, the least entry of H_t.
 
     >>> Sophia(batch=512)
@@ -93,8 +93,8 @@ class Sophia(Matrix):
 
 
 class Resilient(Matrix):
-    r"""A step length for every coordinate, which follows from the signs of its gradients alone (Rprop: Riedmiller and
-    Braun 1993).
+    r"""A step length for every coordinate, computed only from the signs of its gradients (Rprop: Riedmiller and Braun
+    1993).
 
     $$\delta_t = \mathrm{clip}\Bigl(\delta_{t-1} \cdot \begin{cases} \eta^+ & c_t > 0 \\ \eta^- & c_t < 0 \\ 1
       & c_t = 0\end{cases},\; \frac{\mathrm{least}}{\gamma},\; \frac{\mathrm{most}}{\gamma}\Bigr), \qquad
@@ -150,10 +150,10 @@ class Resilient(Matrix):
 
 
 def sampled_label_loss(logits: Tensor) -> Tensor:
-    """The cross entropy of labels that are drawn from the model's own predictions: for `Sophia`.
+    """For `Sophia`: the cross entropy of labels drawn from the model's own predictions.
 
-    Every few steps call `backward()` of it, then `opt.observe()` and `opt.zero_grad()`, before the gradients of the
-    batch are computed. `logits` has the classes last.
+    Every few steps, before computing the gradients of the batch, call `backward()` of this loss, then `opt.observe()`
+    and `opt.zero_grad()`. The last dimension of `logits` is the classes.
 
     >>> float(sampled_label_loss(torch.tensor([[100.0, 0.0], [0.0, 100.0]])))
     0.0

@@ -19,15 +19,15 @@ class ByShape(Matrix):
     """The first matrix that accepts a parameter's shape; `otherwise` for all others.
 
     Args:
-        first: the matrix of every parameter whose shape it accepts, unless `names` or `layers` leave it out. Several in
-            a tuple are asked in their order.
-        otherwise: the matrix of the others.
-        names: patterns of names, such as `"*embed*"`: `otherwise` takes these parameters whatever their shape is. A
-            pattern that matches no parameter is a warning.
-        layers: types of layers whose parameters `otherwise` takes, and all types derived from them, known where the
-            optimizer was given a module. "head" is the last linear layer of a network that has several layers with
+        first: the matrix of every parameter whose shape it accepts, except those in `names` or `layers`. In a tuple of
+            several matrices, the first that accepts the parameter is used.
+        otherwise: the matrix of all other parameters.
+        names: patterns of parameter names, such as `"*embed*"`, which always use `otherwise`. A pattern that matches no
+            parameter raises a warning.
+        layers: types of layers (and their subclasses) whose parameters always use `otherwise`. The optimizer knows the
+            layers if it was given a module. "head" is the last linear layer of a network that has several layers with
             matrices.
-        rate: learning rate of `otherwise` over that of `first`, whatever a scheduler does to both.
+        rate: learning rate of `otherwise` divided by that of `first`. Schedulers keep this ratio.
 
     >>> ByShape(SOAP(every=10), names=("head.*",), rate=0.3).otherwise
     SecondMoment(beta=0.999, lam=0.0005, bias_correction=False)
@@ -78,7 +78,7 @@ class ByShape(Matrix):
         return any(matrix.accepts(x) for matrix in (*self.firsts, self.otherwise))
 
     def choose(self, x: Tensor, name: str = "", layer: str = "") -> tuple[Matrix, float]:
-        """The matrix of a parameter, and its learning rate over that of the group. `layer` as in `plans.layers_of`."""
+        """The matrix of a parameter, and its learning rate divided by the group's. `layer` as in `plans.layers_of`."""
         left_out = any(kind in self.layers for kind in layer.split())
         left_out = left_out or any(fnmatch.fnmatch(name, pattern) for pattern in self.names)
         fitting = [] if left_out else [matrix for matrix in self.firsts if matrix.accepts(x)]

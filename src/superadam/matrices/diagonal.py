@@ -11,7 +11,8 @@ from torch import Tensor
 
 from superadam._state.parts import check
 from superadam._step.tensors import clip, each, join, plus, power
-from superadam.matrices.base import STILL, Matrix, check_options, root
+from superadam.matrices.base import STILL, Matrix, check_options
+from superadam.matrices.paper import root
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -20,14 +21,14 @@ __all__ = ["AMSGrad", "AdaBound", "AdaDelta", "AdaGrad", "Cautious", "SCAdaGrad"
 
 
 class AdaGrad(Matrix):
-    r"""All squared gradients, summed (Duchi et al. 2011).
+    r"""The sum of all squared gradients (Duchi et al. 2011).
 
     $$v_t = v_0 + \sum_{i \le t} \nabla f(x_i; \xi_i)^2, \qquad H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
 
     Args:
         lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
         v_0: v before the first gradient.
-        mean: divide v_t by t. With γ_t = γ/√t that is the same method; with momentum it is AdaFom (Chen et al. 2019).
+        mean: divide v_t by t. With γ_t = γ/√t this is the same method; with momentum it is AdaFom (Chen et al. 2019).
 
     >>> AdaGrad()
     AdaGrad(lam=1e-10, v_0=0.0, mean=False)
@@ -62,8 +63,8 @@ class SCAdaGrad(Matrix):
     $$v_t = \sum_{i \le t} \nabla f(x_i; \xi_i)^2, \qquad H_t = \mathrm{diag}(v_t + \xi_1 e^{-\xi_2 v_t})$$
 
     Args:
-        xi1: ξ₁, what is added where v_t is zero.
-        xi2: ξ₂, how fast that falls with v_t.
+        xi1: ξ₁, the value added where v_t is zero.
+        xi2: ξ₂, how fast this value falls with v_t.
 
     >>> SCAdaGrad()
     SCAdaGrad(xi1=0.1, xi2=0.1)
@@ -142,7 +143,7 @@ class AMSGrad(Matrix):
         beta: weight of the old average; 1 - β is that of the newest gradient.
         lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
         power: p: 1/2 for AMSGrad, less for Padam.
-        bias_correction: divide the largest v by 1 - β^t, as torch does and equation (4) of the paper does not.
+        bias_correction: divide the largest v by 1 - β^t, as torch does; equation (4) of the paper does not.
         lam_inside: take the power of the root plus λ, as in Padam's published code: H_t = diag((v̂_t^(1/2) + λ)^(2p)).
 
     >>> AMSGrad(power=0.125)
@@ -181,14 +182,14 @@ class AMSGrad(Matrix):
 
 
 class Cautious(Matrix):
-    r"""Case 1, with short steps where the newest gradient points the other way (after Liang et al. 2024).
+    r"""Case 1, with shorter steps where the newest gradient has the opposite sign (after Liang et al. 2024).
 
     $$H_t = \mathrm{diag}\bigl(\kappa_t (\sqrt{v_t} + \lambda)\bigr), \qquad
       \kappa_{t,i} = \begin{cases} 1 & g_{t,i} \nabla_i f(x_t; \xi_t) > 0 \\ \kappa & \text{otherwise}\end{cases}$$
 
-    with $v_t$ as in `SecondMoment`. $g_t$ averages older gradients. In a coordinate where the newest gradient has the
-    other sign, a step along $g_t$ would go uphill. The published method is `Cautious(kappa=inf, rescale=True)`: no step
-    there, and longer steps elsewhere. The sign of `v` in the state says where steps are short, so the state is Adam's.
+    with $v_t$ as in `SecondMoment`. $g_t$ averages older gradients. Where the newest gradient has the opposite sign, a
+    step along $g_t$ would go uphill. The published method is `Cautious(kappa=inf, rescale=True)`: no step there, and
+    longer steps elsewhere. The sign of `v` in the state marks these coordinates, so the state is as large as Adam's.
 
     Args:
         beta: weight of the old average; 1 - β is that of the newest gradient.
@@ -196,7 +197,7 @@ class Cautious(Matrix):
         kappa: steps are κ times shorter where g_t and the newest gradient disagree. `inf` means 1e15: those coordinates
             do not move.
         bias_correction: divide v_t by 1 - β^t, as Adam does.
-        rescale: multiply H_t of each tensor by max(mean(1/κ_t), 1e-3): steps are longer where some are shortened.
+        rescale: multiply H_t of each tensor by max(mean(1/κ_t), 1e-3), which makes the other steps longer.
 
     >>> Cautious(beta=0.99)
     Cautious(beta=0.99, lam=0.0005, kappa=100.0, bias_correction=False)
@@ -294,8 +295,8 @@ class AdaBound(Matrix):
     Args:
         beta: weight of the old average; 1 - β is that of the newest gradient.
         lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
-        final: r, the final learning rate over γ.
-        speed: s, how fast the bounds close in. None takes 1 - β.
+        final: r, the final learning rate divided by γ.
+        speed: s, how fast the bounds close in. None means 1 - β.
         bias_correction: divide v_t by 1 - β^t, as Adam does.
 
     >>> AdaBound()

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from superadam._state.parts import check
 from superadam._step.tensors import Scalar, TensorList
-from superadam.matrices.base import Matrix, Rotation, Slot, check_options, correction
+from superadam.matrices.base import Matrix, Rotation, Slot, check_options
+from superadam.matrices.paper import correction
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -19,13 +20,13 @@ __all__ = ["Adafactor", "AdamMini"]
 
 
 class _Diagonal(Matrix, abstract=True):
-    """A diagonal H_t that each tensor has as a whole, as `diagonal` gives it for g_t."""
+    """A diagonal H_t for each whole tensor; `diagonal` computes it for g_t."""
 
     scope = "tensor"
     is_diagonal = True
 
     def size(self, x: Tensor) -> tuple[int, int, int]:
-        """How many matrices a tensor is, their rows and their columns."""
+        """The number of matrices in a tensor, their rows and their columns."""
         raise NotImplementedError
 
     def matrices(self, x: Tensor) -> Tensor:
@@ -45,7 +46,7 @@ class _Diagonal(Matrix, abstract=True):
 
 
 def _of_each_matrix(s: View, value: Scalar, matrices: Tensor) -> Scalar:
-    """A number, or one for each parameter, for the matrices of all parameters."""
+    """One number, or one per parameter, expanded to the matrices of all parameters."""
     if not isinstance(value, TensorList):
         return value
     return _repeated(torch.stack(list(value)), matrices)
@@ -63,7 +64,7 @@ def _rms(s: View, matrices: Tensor) -> Tensor:
 
 
 def _mean(x: Tensor, dim: int) -> Tensor:
-    """Over a dimension, which stays; 0 over no numbers."""
+    """The mean over a dimension, which is kept; 0 if the dimension is empty."""
     return x.sum(dim, keepdim=True) / max(1, x.shape[dim])
 
 
@@ -82,8 +83,8 @@ class Adafactor(_Diagonal):
 
     Args:
         decay: the newest gradient has the weight t^(-decay).
-        eps1: ε₁, the root of the least second moment. None takes the precision of the parameter.
-        eps2: ε₂, the least root mean square of x_t that steps are relative to.
+        eps1: ε₁, the square root of the smallest second moment. None means the precision of the parameter's dtype.
+        eps2: ε₂, the smallest root mean square of x_t to which steps are relative.
         d: the largest root mean square of an update.
         relative: make steps relative to the size of x_t, with a learning rate of at most 1/√t.
 
@@ -155,8 +156,9 @@ class AdamMini(_Diagonal):
     $$v_t = \beta v_{t-1} + (1-\beta)\, \mathrm{mean}_{\text{block}}\, \nabla f(x_t; \xi_t)^2, \qquad
       H_t = \mathrm{diag}(\sqrt{v_t} + \lambda) \text{, constant in every block}$$
 
-    A block is `rows` rows of a matrix (its first dimension), or a whole vector. The authors take a row for values,
-    projections and embeddings, and a head for queries and keys: give these another one by the names of `ByShape`.
+    A block is `rows` rows of a matrix (its first dimension), or a whole vector. The authors use one row for values,
+    projections and embeddings, and one head for queries and keys. To do the same, give queries and keys their own
+    matrix with `ByShape(names=…)`.
 
     Args:
         beta: weight of the old average; 1 - β is that of the newest gradient.

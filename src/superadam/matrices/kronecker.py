@@ -14,6 +14,7 @@ from superadam._state.parts import check
 from superadam._step.tensors import Scalar
 from superadam.matrices.base import Matrix, Rotation, Slot
 from superadam.matrices.per_tensor import PerTensor, Trouble, descending, eigh, not_finite, orthogonal, retried
+from superadam.matrices.products import add_gram, symmetric
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -31,9 +32,9 @@ class Kronecker(PerTensor, abstract=True):
 
     Args:
         one_sided_above: if a side is longer than this, only the smaller side has a factor.
-        largest: tensors whose smaller side is longer are left to another matrix (`ByShape`).
-        block: cut matrices into blocks of at most so many rows and columns, each with factors of its own. None does
-            not.
+        largest: tensors whose smaller side is longer than this need another matrix (`ByShape`).
+        block: cut matrices into blocks of at most this many rows and columns, each with its own factors. None does not
+            cut.
     """
 
     one_sided_above: int = field(default=1024, kw_only=True, repr=False)
@@ -68,7 +69,8 @@ class Kronecker(PerTensor, abstract=True):
         batch, rows, columns = whole.shape
         _, r, c = self.size(x)
         high, wide = math.ceil(rows / r), math.ceil(columns / c)
-        whole = nn.functional.pad(whole, (0, wide * c - columns, 0, high * r - rows))
+        if (rows, columns) != (high * r, wide * c):
+            whole = nn.functional.pad(whole, (0, wide * c - columns, 0, high * r - rows))
         return whole.view(batch, high, r, wide, c).transpose(2, 3).reshape(-1, r, c)
 
     def tensor(self, matrices: Tensor, shape: torch.Size) -> Tensor:
@@ -92,7 +94,7 @@ class Kronecker(PerTensor, abstract=True):
 
     def slots(self, x: Tensor) -> dict[str, Slot]:
         batch, *shape = self.size(x)
-        slots = {"failures": Slot((batch,))}
+        slots = {"retries": Slot((batch,)), "failures": Slot((batch,))}
         for side, dim in self.sides(*shape):
             n = shape[dim]
             slots |= {side: Slot((batch, n, n)), f"{self.made}{side}": Slot((batch, n, n), 1.0, eye=True)}
@@ -101,7 +103,7 @@ class Kronecker(PerTensor, abstract=True):
     # ------------------------------------------------------------------------------------ rotations
 
     def both(self, s: View) -> dict[str, Tensor]:
-        """What is made of the factors, by side."""
+        """The roots or eigenvectors of the factors, by side."""
         return {side: getattr(s, f"{self.made}{side}") for side, _ in self.here(s)}
 
     def rotate(self, s: View, G: Tensor) -> Tensor:
@@ -135,18 +137,18 @@ class Kronecker(PerTensor, abstract=True):
         return {side: getattr(s, side) for side, _ in self.here(s)}
 
     def average(self, s: View, grad: Tensor, beta: float) -> None:
-        """Take G Gᵀ and Gᵀ G into the factors; β = 1 sums them."""
+        """Add G Gᵀ and Gᵀ G to the averages L and R; β = 1 sums them."""
         for side, _ in self.here(s):
-            left, right = (grad, grad.mT) if side == "L" else (grad.mT, grad)
-            getattr(s, side).baddbmm_(left, right, beta=beta, alpha=1.0 if beta == 1 else 1 - beta)
+            G = grad if side == "L" else grad.mT
+            add_gram(getattr(s, side), G, beta, 1.0 if beta == 1 else 1 - beta)
 
     def here(self, s: View) -> list[tuple[str, int]]:
         return [(side, dim) for side, dim in SIDES if side in s.names]
 
     def decompose(self, s: View, make: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Make PL and PR, or QL and QR, of the eigenvalues of the factors, the largest first, and the eigenvectors.
+        """Compute PL and PR, or QL and QR, from the eigenvalues (largest first) and eigenvectors of the factors.
 
-        Where a decomposition fails, in float64 too, what was made of earlier ones stays.
+        If a decomposition also fails in float64, the earlier result stays.
         """
         trouble, made = Trouble(), {}
         for side, _ in self.here(s):
@@ -158,17 +160,17 @@ class Kronecker(PerTensor, abstract=True):
         self.count(s, trouble)
 
     def count(self, s: View, trouble: Trouble) -> None:
-        """Count in `failures`, for each matrix: how often a decomposition failed in float32, and as a fraction, in
-        eighths, how often in a row in float64 too."""
-        in_a_row = s.failures.frac() * 8
-        s.failures.floor_()
+        """Count for each matrix: `retries`, how often a decomposition failed in float32, and `failures`, how often in a
+        row in float64 too."""
+        in_a_row = s.failures.clone()
+        s.failures.zero_()
         for i in trouble.again:
-            s.failures[i] += 1
+            s.retries[i] += 1
         for i in trouble.failed:
-            s.failures[i] += (in_a_row[i] + 1).clamp(max=TOLERATED + 1) / 8
+            s.failures[i] = in_a_row[i] + 1
             if in_a_row[i] >= TOLERATED:
                 often = f"{TOLERATED + 1} times in a row"
-                raise RuntimeError(f"{trouble.what}: no eigenvectors, {often}: {trouble.error}") from trouble.error
+                raise RuntimeError(f"{trouble.what}: decomposition failed {often}: {trouble.error}") from trouble.error
 
     def begin(self, s: View) -> None:
         """The eigenvectors of the factors, from scratch."""
@@ -204,7 +206,7 @@ def kept(new: Tensor, old: Tensor, trouble: Trouble) -> None:
 
 
 def turned(by: dict[str, Tensor], G: Tensor) -> Tensor:
-    """Lᵀ G R; a side that is not there is the identity."""
+    """Lᵀ G R. A missing side counts as the identity."""
     G = by["L"].mT @ G if "L" in by else G
     return G @ by["R"] if "R" in by else G
 
@@ -228,11 +230,11 @@ class Shampoo(Kronecker):
     $\varepsilon^{p} I$ where one side is used.
 
     Args:
-        beta: weight of the old factors; 1 sums, as in the paper.
+        beta: weight of the old factors. 1 means the sum of all, as in the paper.
         eps: ε, added to the eigenvalues of the factors. Smaller eigenvalues are raised to the rounding error of the
             largest one.
         every: number of steps between two computations of the roots.
-        power: p. None takes 1/4, or 1/2 where one side is used.
+        power: p. None means 1/4, or 1/2 where one side is used.
         bias_correction: divide the factors by 1 - β^t.
         grafting: a diagonal or scalar matrix: each step is rescaled to the norm of this matrix's step. None: no
             grafting.
@@ -294,7 +296,7 @@ class Shampoo(Kronecker):
             rounding = torch.finfo(values.dtype).eps * values.amax(-1, keepdim=True)
             values = values.maximum(rounding)  # what is smaller is nothing but errors
             W = Q * ((values / correction + self.eps) ** (-power / 2)).unsqueeze(-2)
-            return W @ W.mT
+            return symmetric(W, W.mT)
 
         self.decompose(s, root)
 
@@ -314,7 +316,7 @@ class Shampoo(Kronecker):
         return lambda G: turned(Q, G), 1 / (roots * self.ratio(s)), lambda G: turned(QT, G)
 
     def ratio(self, s: View) -> Tensor | float:
-        """What grafting multiplies H_t⁻¹ by."""
+        """The factor by which grafting multiplies H_t⁻¹."""
         if self.grafting is None:
             return 1.0
         g = s.estimates
@@ -322,7 +324,7 @@ class Shampoo(Kronecker):
         return torch.where(ratio > 0, ratio, 1.0)  # without a gradient, any size is right
 
     def grafted(self, given: Tensor, step: Tensor) -> Tensor:
-        """The size of one step over that of another, for each matrix."""
+        """The norm of one step divided by the norm of another, for each matrix."""
         size, own = (torch.linalg.matrix_norm(x, keepdim=True) for x in (given, step))
         ratio: Tensor = size / own.clamp(min=torch.finfo(own.dtype).tiny)
         return ratio

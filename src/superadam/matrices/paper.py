@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam._step.tensors import dot, norm2, plus
-from superadam.matrices.base import Matrix, MultipleOfIdentity, check_options, root
+from superadam._step.tensors import Scalar, dot, norm2, over, plus
+from superadam.matrices.base import Matrix, MultipleOfIdentity, check_options
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -25,7 +25,7 @@ class SecondMoment(Matrix):
     Args:
         beta: weight of the old average; 1 - β is that of the newest gradient.
         lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
-        bias_correction: divide v_t by 1 - β^t, as Adam does and the paper does not.
+        bias_correction: divide v_t by 1 - β^t, as Adam does; the paper does not.
 
     >>> SecondMoment(beta=0.99)
     SecondMoment(beta=0.99, lam=0.0005, bias_correction=False)
@@ -74,13 +74,13 @@ class GradientNorm(MultipleOfIdentity):
 
 
 class BarzilaiBorwein(MultipleOfIdentity):
-    r"""Case 3: one learning rate, from the curvature along the last move. Needs both gradients of every batch.
+    r"""Case 3: one learning rate, from the curvature along the last move. It needs two gradients of every batch.
 
     $$b_t = \frac{|\langle \nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t),\; x_t - x_{t-1} \rangle|}
                  {\|x_t - x_{t-1}\|^2},
       \qquad H_t = (b_t + \lambda) I$$
 
-    Before there is a previous point, $b_1 = \|\nabla f(x_1; \xi_1)\|$; where $x_t = x_{t-1}$, $b_t = b_{t-1}$.
+    In the first step, $b_1 = \|\nabla f(x_1; \xi_1)\|$. If $x_t = x_{t-1}$, then $b_t = b_{t-1}$.
 
     >>> BarzilaiBorwein()
     BarzilaiBorwein(lam=0.0005)
@@ -175,3 +175,14 @@ class BeliefNorm(MultipleOfIdentity):
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
         (surprise2,) = totals
         s.b.lerp_(surprise2.sqrt(), 1 - self.beta2)
+
+
+def root(s: View, v: Tensor, beta: float, bias_correction: bool) -> Tensor:
+    """√v, with v divided by 1 - β^t if asked."""
+    h = v.sqrt()
+    return over(h, correction(s, beta)) if bias_correction else h
+
+
+def correction(s: View, beta: float) -> Scalar:
+    """√(1 - β^t)."""
+    return s.at_age(lambda t: (1 - beta**t) ** 0.5)

@@ -1,4 +1,4 @@
-"""A matrix H_t for each tensor: which tensors it takes, and as which matrices."""
+"""A matrix H_t for each tensor: which tensors it accepts, and how they become matrices."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from torch import Tensor, nn
 from superadam._state.parts import check
 from superadam.matrices.base import Matrix
 
-__all__ = ["LinAlgError", "PerTensor", "Trouble", "descending", "eigh", "orthogonal", "retried"]
+__all__ = ["LinAlgError", "PerTensor", "Trouble", "descending", "eigh", "orthogonal", "retried", "spectrum"]
 
 LinAlgError: Any = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 Decomposition = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class PerTensor(Matrix, abstract=True):
-    """Base class of the matrices of each tensor.
+    """Base class of matrices per tensor.
 
-    A tensor is a matrix with its rows; its further dimensions are the columns, so a convolution's kernel is out × (in ·
-    height · width). The kernel of a convolution with groups is one matrix too, unless `split` is the number of groups.
+    The first dimension of a tensor is the rows of a matrix; all others together are its columns. So the kernel of a
+    convolution is out × (in · height · width). The kernel of a convolution with groups is one matrix too, unless
+    `split` is the number of groups.
 
-    Vectors, and kernels of depthwise convolutions, are for another matrix: see `ByShape`.
+    Vectors, and kernels of depthwise convolutions, need another matrix: see `ByShape`.
 
-    Unless H_t is a diagonal, `update` never sees a gradient that is not finite, or whose square is not. On a CPU such a
-    batch is refused before anything changes. Elsewhere the device puts zeros in its place, the tensor is not updated,
-    and an error is raised at the next multiple of ten steps.
+    Unless H_t is diagonal, `update` never gets a gradient that is not finite, or whose square is not. On a CPU, `step`
+    raises an error before anything changes. On other devices the gradient is replaced by zeros, the tensor is not
+    updated, and `step` raises an error at the next multiple of ten steps.
 
     Args:
-        batch_dims: number of leading dimensions that count matrices: 1 for experts (experts, out, in).
-        split: cut the rows into so many matrices: 3 for a joint query, key and value, or the number of heads or groups.
-            A tuple gives the rows of each, as (4096, 1024, 1024) for grouped-query attention; zeros fill up the smaller
-            ones.
+        batch_dims: number of leading dimensions that index separate matrices: 1 for experts (experts, out, in).
+        split: cut the rows into this many matrices: 3 for a joint query, key and value, or the number of heads or
+            groups. A tuple gives the rows of each, such as (4096, 1024, 1024) for grouped-query attention; smaller ones
+            are padded with zeros.
 
     >>> class Rows(PerTensor):
     ...     def slots(self, x):
@@ -67,7 +68,7 @@ class PerTensor(Matrix, abstract=True):
 
     @property
     def on_host(self) -> bool:  # type: ignore[override]
-        """Which step it is decides whether eigenvectors are due."""
+        """True: the host needs the step count to decide whether eigenvectors are due."""
         return type(self).refresh is not Matrix.refresh
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
@@ -85,7 +86,7 @@ class PerTensor(Matrix, abstract=True):
         return not depthwise and min(self.size(x)[1:]) > 1
 
     def size(self, x: Tensor) -> tuple[int, int, int]:
-        """How many matrices a tensor is, their rows and their columns."""
+        """The number of matrices in a tensor, their rows and their columns."""
         lead, (rows, *columns) = x.shape[: self.batch_dims], x.shape[self.batch_dims :]
         if isinstance(self.split, int):
             return math.prod(lead) * self.split, rows // self.split, math.prod(columns)
@@ -95,7 +96,7 @@ class PerTensor(Matrix, abstract=True):
         return x.reshape(self.size(x)) if isinstance(self.split, int) else self.parts(x)
 
     def parts(self, x: Tensor) -> Tensor:
-        """What `split` cuts a tensor into, with zeros below those with fewer rows."""
+        """The matrices into which `split` cuts a tensor; smaller ones are padded with rows of zeros."""
         batch, rows, columns = PerTensor.size(self, x)
         if isinstance(self.split, int):
             return x.reshape(batch, rows, columns)
@@ -136,8 +137,14 @@ def eigh(A: Tensor, what: str) -> tuple[Tensor, Tensor]:
     return values.to(A), Q.to(A)
 
 
+def spectrum(A: Tensor) -> Tensor:
+    """The eigenvalues of a batch of symmetric matrices, the least first; of diagonal ones, given as their diagonals."""
+    values: Tensor = torch.linalg.eigvalsh(A) if A.dim() == 3 else A.sort(-1).values
+    return values
+
+
 def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
-    """With a multiple of I, no larger than rounding errors, added for the time being.
+    """`eigh` of the matrix plus a multiple of I that is no larger than rounding errors.
 
     Without it LAPACK (MKL's) fails for most matrices of low rank with rows of zeros, the factors of embeddings: with an
     error, or with eigenvectors that are not finite.
@@ -151,7 +158,7 @@ def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Trouble:
-    """The matrices of a batch whose decomposition was repeated in float64, and those where it failed there too."""
+    """The matrices of a batch whose decomposition was repeated in float64, and those for which float64 failed too."""
 
     again: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
@@ -160,9 +167,9 @@ class Trouble:
 
 
 def retried(compute: Decomposition, A: Tensor, what: str, trouble: Trouble) -> tuple[Tensor, Tensor]:
-    """`compute` of a batch. If that fails, of each matrix by itself, and in float64 where that fails.
+    """Apply `compute` to a batch. If it fails, apply it to each matrix separately, in float64 where float32 fails.
 
-    Where that fails too, the result is that of the identity, and `trouble` says so.
+    Where float64 fails too, the result is that of the identity, and `trouble` lists the matrix.
     """
     try:
         return compute(A)

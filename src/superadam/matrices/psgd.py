@@ -10,7 +10,7 @@ from torch import Tensor
 
 from superadam._state.parts import check
 from superadam.matrices.base import Rotation, Slot
-from superadam.matrices.per_tensor import PerTensor
+from superadam.matrices.per_tensor import PerTensor, spectrum
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -28,16 +28,16 @@ class PSGDKron(PerTensor):
       Q_L \leftarrow Q_L - \mu\, \frac{\mathrm{triu}(A A^\top - B B^\top)}{\|A A^\top + B B^\top\|}\, Q_L,
       \quad A = Q_L g_t Q_R^\top, \quad B = Q_L^{-\top} V Q_R^{-1}$$
 
-    and $Q_R$ alike, with V of normal random numbers that depend on the step and the shape alone: they are drawn on the
-    CPU, so that all devices and processes have the same ones, and a resumed run too. The norm is a lower bound of the
+    and $Q_R$ likewise. V holds normal random numbers that depend only on the step and the shape. They are drawn on the
+    CPU, so that all devices, all processes and resumed runs get the same numbers. The norm is a lower bound of the
     largest singular value, by two steps of the power method. No lower bound of $H_t$ is known: `lower_bound` is 0.
 
     Args:
         precision: μ, how fast the factors follow.
         flat: from this step on, factors are updated less and less often.
-        least: the smallest share of steps with an update.
+        least: the smallest fraction of steps with an update.
         triangular: sides longer than this have diagonal factors.
-        bound: largest root mean square of H_t⁻¹ g_t: a longer step is scaled down.
+        bound: largest root mean square of H_t⁻¹ g_t. Longer steps are scaled down.
 
     >>> PSGDKron().due(500), sum(PSGDKron().due(t) for t in range(10_001, 10_101))
     (True, 3)
@@ -69,7 +69,7 @@ class PSGDKron(PerTensor):
         }
 
     def updates(self, t: int) -> int:
-        """How many updates there have been after step t: the sum of clip(exp(-(t - flat)/1000), least, 1), rounded."""
+        """The number of updates after step t: the sum of clip(exp(-(t - flat)/1000), least, 1), rounded."""
         falling = min(max(0, t - self.flat), math.floor(-1000 * math.log(self.least)))
         ratio = math.exp(-1 / 1000)
         count = min(t, self.flat) + ratio * (1 - ratio**falling) / (1 - ratio)
@@ -103,16 +103,16 @@ class PSGDKron(PerTensor):
             Q[..., i, right] -= change[..., i, right] @ Q[..., right, right]
 
     def factors(self, s: View) -> dict[str, Tensor]:
-        return {name: Q.mT @ Q if Q.dim() == 3 else Q.square().diag_embed() for name, Q in (("L", s.QL), ("R", s.QR))}
+        return {name: Q.mT @ Q if Q.dim() == 3 else Q.square() for name, Q in (("L", s.QL), ("R", s.QR))}
 
     def eigenvalues(self, s: View) -> Tensor:
-        """Those of H_t, for the monitor."""
-        left, right = (torch.linalg.eigvalsh(A) for A in self.factors(s).values())
+        """The eigenvalues of H_t, for the monitor."""
+        left, right = map(spectrum, self.factors(s).values())
         inverse: Tensor = left.unsqueeze(-1) * right.unsqueeze(-2) * self.shrink(self.whiten(s, s.estimates))
         return 1 / inverse
 
     def balance(self, s: View) -> None:
-        """Give both factors the same largest element: their product stays."""
+        """Give both factors the same largest element, without changing their product."""
         sizes = [Q.abs().flatten(1).amax(1) for Q in (s.QL, s.QR)]
         ratio = (sizes[1] / sizes[0]).sqrt()
         for Q, factor in ((s.QL, ratio), (s.QR, 1 / ratio)):
@@ -132,7 +132,7 @@ class PSGDKron(PerTensor):
         return on_columns(s.QR, on_rows(s.QL, half, transposed=True), transposed=True)
 
     def shrink(self, step: Tensor) -> Tensor:
-        """What brings the root mean square of a step down to the bound."""
+        """The factor that reduces the root mean square of a step to the bound."""
         rms = step.square().mean((-2, -1), keepdim=True).sqrt()
         return (self.bound / rms).clamp(max=1.0)
 
@@ -155,8 +155,8 @@ def on_columns(Q: Tensor, X: Tensor, **how: bool) -> Tensor:
 
 
 def blocks(Q: Tensor) -> list[tuple[slice, slice, slice]]:
-    """Rows, those up to them, and those from them on, of a large matrix: products leave out what is zero below the
-    diagonal, almost half."""
+    """Blocks of rows of a large matrix, the rows up to each block and those from it on. Products then skip the zeros
+    below the diagonal, almost half of the work."""
     starts = range(0, Q.shape[-2], BLOCK)
     return [(slice(i, i + BLOCK), slice(0, i + BLOCK), slice(i, None)) for i in starts]
 

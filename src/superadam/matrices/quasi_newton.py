@@ -28,15 +28,15 @@ class DampedLBFGS(Matrix):
                              & s^\top y < 0.25\,\kappa_t s^\top s \\ 1 & \text{otherwise}\end{cases}$$
 
     so that $s^\top \bar y \ge 0.25\, \kappa_t s^\top s > 0$. $H_t^{-1} g_t$ is the two-loop recursion over the last
-    `history` pairs $(s, \bar y)$, started from $\kappa_t^{-1} I$. Keeps 2 × `history` tensors for each parameter.
+    `history` pairs $(s, \bar y)$, started from $\kappa_t^{-1} I$. It keeps 2 × `history` tensors for each parameter.
 
-    Where the curvature along s is negative, κ_t is δ, and every pair may make $H_t^{-1}$ larger by the largest
-    curvature over δ. So δ should not be much below that: with 0.01 and momentum, four small networks diverged at
-    learning rates of 0.01 and 0.03. A small δ is for problems that are nearly convex.
+    Where the curvature along s is negative, κ_t is δ, and every pair may enlarge $H_t^{-1}$ by the factor (largest
+    curvature)/δ. So δ should not be much smaller than the largest curvature: with δ = 0.01 and momentum, four small
+    networks diverged at learning rates of 0.01 and 0.03. Use a small δ only for nearly convex problems.
 
     Args:
-        history: number of pairs that are kept: two tensors each, for each parameter.
-        delta: δ, the least curvature.
+        history: number of pairs to keep. Each takes two tensors for each parameter.
+        delta: δ, the smallest curvature.
 
     >>> DampedLBFGS()
     DampedLBFGS(history=10, delta=10.0)
@@ -78,7 +78,7 @@ class DampedLBFGS(Matrix):
                     held.select(0, 0).copy_(value)
 
     def _age(self, held: Tensor) -> None:
-        """Every pair ages by one, the oldest makes way, and the newest is empty."""
+        """Shift all pairs by one: drop the oldest, and make room for the newest."""
         for i in reversed(range(1, self.history)):
             held.select(0, i).copy_(held.select(0, i - 1))
         held.select(0, 0).zero_()
@@ -118,7 +118,7 @@ class DampedLBFGS(Matrix):
 
 
 def plus_scaled(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """x + weight y, for an x that nobody else needs: in place, unless autograd may have saved it."""
+    """x + weight y, where x may be overwritten: in place, unless autograd may have saved it."""
     if torch.is_grad_enabled():
         return x + y * weight
     return x.addcmul_(y, weight)

@@ -47,16 +47,16 @@ class Identity(Matrix):
 
 
 class AccumulatedNorm(Matrix):
-    r"""A power of all squared gradient norms, summed.
+    r"""A power of the sum of all squared gradient norms.
 
     $$H_t = \frac{1}{k} \Bigl(\omega + \sum_{i \le t} \|\nabla f(x_i; \xi_i)\|^2\Bigr)^p I$$
 
-    p = 1/2 is AdaGrad-Norm (Ward et al. 2019, $\omega = b_0^2$), p = 1/3 is STORM's (Cutkosky and Orabona 2019). With
+    p = 1/2 is AdaGrad-Norm (Ward et al. 2019, $\omega = b_0^2$), p = 1/3 is STORM (Cutkosky and Orabona 2019). With
     `past` the sum ends at t - 1, as in adaptive SGD (Li and Orabona 2019, p = 1/2 + ε).
 
     Args:
         power: p, the power of the sum.
-        omega: ω, which the sum begins with.
+        omega: ω, the initial value of the sum.
         k: k, a factor of the learning rate.
         past: end the sum at t - 1.
 
@@ -100,11 +100,11 @@ class EstimateNorm(Matrix):
 
     $$H_t = \mathrm{scale} \cdot \max(\|g_t\|^p, \mathrm{floor})\, I$$
 
-    p = 1 is normalised SGD (Cutkosky and Mehta 2020), p = 1/2 is Adam⁺'s (Liu et al. 2020).
+    p = 1 is normalised SGD (Cutkosky and Mehta 2020), p = 1/2 is Adam⁺ (Liu et al. 2020).
 
     Args:
         power: p, the power of the norm.
-        floor: the least value of ‖g_t‖^p, against a division by zero.
+        floor: the smallest value of ‖g_t‖^p, to avoid a division by zero.
         scale: factor of H_t: γ is divided by it.
 
     >>> EstimateNorm()

@@ -1,4 +1,4 @@
-"""Eigenvectors that follow by orthogonal iterations: Adam in Shampoo's eigenbasis, and KL-Shampoo."""
+"""Eigenvectors updated by orthogonal iterations: Adam in Shampoo's eigenbasis, and KL-Shampoo."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from superadam._state.parts import check
-from superadam.matrices.base import Slot, check_options, root
+from superadam.matrices.base import Slot, check_options
 from superadam.matrices.kronecker import SIDES, Kronecker, outer
+from superadam.matrices.paper import root
+from superadam.matrices.products import symmetric
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -31,7 +33,7 @@ class SOAP(Kronecker):
         beta: weight of the old average; 1 - β is that of the newest gradient.
         lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
         every: number of steps between two orthogonal iterations for the eigenvectors.
-        factor_beta: weight of the old factors. None takes β.
+        factor_beta: weight of the old factors. None means β.
         bias_correction: divide v_t by 1 - β^t, as Adam does.
 
     >>> SOAP(every=5).lower_bound
@@ -84,9 +86,9 @@ class KLShampoo(Kronecker):
     $$S_L \leftarrow \beta S_L + (1-\beta)\, G S_R^{-1} G^\top / n, \quad
       S_R \leftarrow \beta S_R + (1-\beta)\, G^\top S_L^{-1} G / m, \qquad H_t = S_L^{1/2} \otimes S_R^{1/2}$$
 
-    for m × n matrices. The eigenvectors follow every `every` steps, as SOAP's; the eigenvalues in every step, in the
-    basis at hand. They begin at `start`, and an eigenvalue counts as at least $c^{-2}$, c = max(10, min(size of the
-    side, 4000)).
+    for m × n matrices. The eigenvectors are updated every `every` steps, as in SOAP, and the eigenvalues in every step,
+    in the current basis. The eigenvalues start at `start`. Smaller ones are raised to $c^{-2}$, where c = max(10,
+    min(size of the side, 4000)).
 
     Args:
         beta: weight of the old factors.
@@ -118,7 +120,7 @@ class KLShampoo(Kronecker):
         return super().slots(x) | {f"d{side}": Slot((batch, shape[dim]), self.start) for side, dim in sides}
 
     def values(self, s: View, side: str) -> Tensor:
-        """The eigenvalues of a factor, no smaller than they may be."""
+        """The eigenvalues of a factor, raised to their lower bound."""
         d: Tensor = getattr(s, f"d{side}")
         return d.clamp(min=max(10, min(d.shape[-1], 4000)) ** -2)
 
@@ -135,10 +137,10 @@ class KLShampoo(Kronecker):
         weight_L = self.values(s, "L").unsqueeze(-1) if "L" in s.names else 1.0
         weight_R = self.values(s, "R").unsqueeze(-2) if "R" in s.names else 1.0
         if "L" in s.names:
-            s.L.lerp_((right / weight_R) @ right.mT / n, 1 - self.beta)
+            s.L.lerp_(symmetric(right / weight_R, right.mT) / n, 1 - self.beta)
             s.dL.lerp_((squares / weight_R).sum(-1) / n, 1 - self.beta)
         if "R" in s.names:
-            s.R.lerp_(left.mT @ (left / weight_L) / m, 1 - self.beta)
+            s.R.lerp_(symmetric(left.mT, left / weight_L) / m, 1 - self.beta)
             s.dR.lerp_((squares / weight_L).sum(-2) / m, 1 - self.beta)
 
     def refresh(self, s: View) -> None:

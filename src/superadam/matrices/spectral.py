@@ -13,6 +13,7 @@ from superadam._state.parts import check
 from superadam._step.tensors import over
 from superadam.matrices.base import Rotation, check_options
 from superadam.matrices.per_tensor import PerTensor, eigh
+from superadam.matrices.products import combined, product, symmetric
 
 if TYPE_CHECKING:
     from superadam._step.view import View
@@ -49,7 +50,7 @@ SCALES = ("original", "match_rms_adamw", "spectral")
 
 
 def polynomials(name: str | Triple, steps: int) -> list[Triple]:
-    """The first `steps` polynomials of a set, or of one triple; the last one again if there are fewer."""
+    """The first `steps` polynomials of a set, or of one triple. If there are fewer, the last one is repeated."""
     known = COEFFICIENTS[name] if isinstance(name, str) else (name,)
     chosen = [known[min(i, len(known) - 1)] for i in range(steps)]
     if name == "polar_express":
@@ -58,7 +59,7 @@ def polynomials(name: str | Triple, steps: int) -> list[Triple]:
 
 
 def polar(G: Tensor, triples: list[Triple], safety: float = 1.0, eps: float = 1e-7) -> Tensor:
-    """About (G Gᵀ)^(-1/2) G, of a batch of matrices, by Newton and Schulz's iteration.
+    """An approximation of (G Gᵀ)^(-1/2) G for a batch of matrices, by the Newton–Schulz iteration.
 
     >>> G = torch.tensor([[[3.0, 0.0], [0.0, 0.1]]])
     >>> polar(G, polynomials("polar_express", 8)).round(decimals=3)
@@ -73,11 +74,11 @@ def polar(G: Tensor, triples: list[Triple], safety: float = 1.0, eps: float = 1e
 
 
 def _together(X: Tensor, triples: list[Triple]) -> list[list[Triple]]:
-    """Which polynomials are taken at a time, on the smaller Gram matrix.
+    """Groups of polynomials that are applied together, on the smaller Gram matrix.
 
-    Several at a time share two products with X, and multiply Gram matrices instead. For an X that is almost square that
-    is more work, so they are taken one by one. In low precision a Gram matrix has negative eigenvalues, which three
-    polynomials would make large.
+    Polynomials in a group share two products with X, and multiply Gram matrices instead. For an X that is almost square
+    this is more work, so each polynomial is then a group of its own. In low precision a Gram matrix has negative
+    eigenvalues, which three polynomials would make large.
     """
     rows, columns = X.shape[-2:]
     precise = X.dtype in (torch.float32, torch.float64)
@@ -87,19 +88,19 @@ def _together(X: Tensor, triples: list[Triple]) -> list[list[Triple]]:
 
 
 def _newton_schulz(X: Tensor, a: float, b: float, c: float) -> Tensor:
-    R = X @ X.mT
-    return torch.baddbmm(X, torch.baddbmm(R, R, R, beta=b, alpha=c), X, beta=a)
+    R = symmetric(X, X.mT)
+    return combined(X, symmetric(R, R, R, beta=b, alpha=c), X, beta=a)
 
 
 def _by_gram(X: Tensor, triples: list[Triple]) -> Tensor:
-    R, Q = X @ X.mT, X.new_empty(0)
-    for i, (a, b, c) in enumerate(triples):
-        Z = torch.baddbmm(R, R, R, beta=b, alpha=c)
+    R, Q = symmetric(X, X.mT), X.new_empty(0)
+    for i, (a, b, c) in enumerate(triples):  # all of these are polynomials of X Xᵀ, so they commute
+        Z = symmetric(R, R, R, beta=b, alpha=c)
         Z.diagonal(dim1=-2, dim2=-1).add_(a)
-        Q = Z if i == 0 else Z @ Q
+        Q = Z if i == 0 else symmetric(Z, Q)
         if i + 1 < len(triples):
-            R = Z @ R @ Z
-    return Q @ X
+            R = symmetric(symmetric(Z, R), Z)
+    return product(Q, X)
 
 
 @functools.cache
@@ -115,23 +116,23 @@ class Spectral(PerTensor):
     $$H_t = s^{-1} (g_t g_t^\top)^{1/2} \otimes I + \lambda I, \qquad H_t^{-1} g_t = s\, U V^\top \text{ for } \lambda =
       0 \text{ and } g_t = U \Sigma V^\top$$
 
-    on the smaller side of each matrix. With λ = 0, $U V^\top$ is made by polynomials. `scale` chooses s:
+    on the smaller side of each matrix. With λ = 0, polynomials approximate $U V^\top$. `scale` chooses s:
 
     - "original": $\sqrt{\max(1, m/n)}$ for m rows and n columns, as torch.optim.Muon;
     - "match_rms_adamw": $0.2\sqrt{\max(m, n)}$, so that learning rates of AdamW fit (Liu et al. 2025);
     - "spectral": $\sqrt{m/n}$, for learning rates that do not depend on the width.
 
     Args:
-        coefficients: which polynomials make U Vᵀ: "jordan" (Muon's own: singular values of 0.7 to 1.2), "you",
+        coefficients: which polynomials approximate U Vᵀ: "jordan" (Muon's own: singular values of 0.7 to 1.2), "you",
             "polar_express" (Amsel et al. 2025, which converges: 6 to 8 steps make it exact), or the triple (a, b, c) of
             one polynomial aX + b(XXᵀ)X + c(XXᵀ)²X.
         steps: number of polynomials.
         scale: which s, of the list above.
         lam: λ. Above 0, H_t is exact, by eigenvectors, and assumption 3 holds; `capturable` is refused.
-        eps: the least norm that g_t is divided by before the first polynomial.
-        dtype: name of the iteration's dtype. None is bfloat16 for float32 gradients on accelerators, and on CPUs that
-            multiply it fast; but it is the dtype of g_t where the polynomials are more precise than bfloat16 (more than
-            five steps of "polar_express").
+        eps: the smallest norm by which g_t is divided before the first polynomial.
+        dtype: name of the iteration's dtype. None means bfloat16 for float32 gradients on accelerators, and on CPUs
+            with fast bfloat16 products. If the polynomials are more precise than bfloat16 (more than five steps of
+            "polar_express"), None means the dtype of g_t.
 
     >>> from superadam import SuperAdam
     >>> x = torch.zeros(2, 3, requires_grad=True)
@@ -180,14 +181,15 @@ class Spectral(PerTensor):
         step = polar(g.to(dtype), polynomials(self.coefficients, self.steps), safety, self.eps)
         rows, columns = g.shape[-2:]
         if isinstance(self.split, int):
-            return over(step.to(g.dtype), 1 / self.factor(rows, columns))
+            factor = self.factor(rows, columns)
+            return step.to(g.dtype) if factor == 1 else over(step.to(g.dtype), 1 / factor)
         step, parts = step.to(g.dtype, copy=True), len(self.split)
         for i, m in enumerate(self.split):  # each of its own size, without the zeros below it
             step[i::parts] *= self.factor(m, columns)
         return step
 
     def precision(self, g: Tensor) -> torch.dtype:
-        """bfloat16 where that is faster and its rounding no larger than the polynomials' own error."""
+        """bfloat16 if it is faster and its rounding errors are no larger than the error of the polynomials."""
         rough = self.coefficients != "polar_express" or self.steps <= 5
         fast = g.device.type != "cpu" or (min(g.shape[-2:]) >= 32 and _multiplies_bfloat16())
         return torch.bfloat16 if rough and fast and g.dtype is torch.float32 else g.dtype

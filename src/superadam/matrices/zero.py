@@ -20,9 +20,9 @@ class Zero(Matrix):
     $$\mathrm{lmo}(g_t) = \arg\min_{x \in \mathcal{X}} \langle g_t, x\rangle, \qquad
       \tilde x_{t+1} = x_t + \min(\gamma, 1) \bigl(\mathrm{lmo}(g_t) - x_t\bigr)$$
 
-    Without H_t, line 9 does not depend on γ. So lr is the fraction of the way to lmo(g_t): all of it with the default,
-    `lr=None`, and with 1 or more. $\gamma \mu_t$ is the size of a step, as with every other matrix, so schedulers work.
-    It has no state.
+    Without H_t, line 9 does not depend on γ. So `lr` is the fraction of the way to lmo(g_t): the whole way with the
+    default `lr=None`, and with 1 or more. The size of a step is $\gamma \mu_t$, as with every other matrix, so
+    schedulers work. It has no state.
 
     - Frank and Wolfe's algorithm: `schedules.Constant(mu=2 / 3, alpha=1.0, decay=1 / 3)`, which is $\mu_t = 2/(t+2)$.
     - Scion (Pethick et al. 2025): a set for each param group, `SpectralBall` for hidden layers.
@@ -47,7 +47,10 @@ class Zero(Matrix):
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
         if others.constraint is not None and not others.constraint.bounded:
             name = type(others.constraint).__name__
-            return f"only a bounded set ends a step with H → 0, and {name} is not, or has no lmo: use SpectralBall, say"
+            return (
+                f"only a bounded set ends a step with H → 0, and {name} is not, or has no lmo: "
+                f"{others.constraint.no_lmo}. Sets that have one are, say, SpectralBall, L2Ball and Simplex"
+            )
         if others.stepsize is not None:
             return f"lr is a share of the way, and {others.stepsize} makes something else of it: use stepsize=None"
         if others.penalty is not None:

@@ -12,12 +12,11 @@ from superadam._state.phases import START, UNESTIMATED
 from superadam._state.sharding import Sharding, local, over_ranks, sharding
 from superadam._step import line_9
 from superadam._step.layout import facts
-from superadam._step.line_9 import gamma_of_move
-from superadam._step.stages import solve_jointly
+from superadam._step.line_9 import gamma_of_move, solve_jointly
 from superadam._step.tensors import Scalar, dot, norm2
 from superadam._step.view import View
 from superadam.matrices import Matrix
-from superadam.matrices.per_tensor import LinAlgError
+from superadam.matrices.per_tensor import LinAlgError, spectrum
 from superadam.monitor.probes import Gradients, Points
 
 if TYPE_CHECKING:
@@ -222,8 +221,7 @@ def factors(opt: ComposedOptimizer) -> dict[str, dict[str, float]]:
         for name, factor in c.matrix.factors(c).items():
             entry |= _quartiles(name, factor)
         if "failures" in state:
-            counted = state["failures"]  # as `Kronecker.count` does
-            entry |= {"retries": float(counted.floor().sum()), "failures": float(counted.frac().sum() * 8)}
+            entry |= {name: float(state[name].sum()) for name in ("retries", "failures")}
         names = plan.group.get("param_names")
         found[names[_place(plan.group, p)] if names else f"{len(found)}"] = entry
     return found
@@ -241,7 +239,7 @@ def _ranks(g: Tensor) -> dict[str, float]:
 def _quartiles(name: str, factor: Tensor) -> dict[str, float]:
     """The least, the quartiles and the largest of the eigenvalues of a factor, and its condition number."""
     try:
-        values = torch.linalg.eigvalsh(factor).flatten().sort().values
+        values = spectrum(factor).flatten().sort().values
     except LinAlgError:  # of which the matrix itself has told already
         return {}
     places = [round(q * (len(values) - 1)) for q in SPECTRUM.values()]

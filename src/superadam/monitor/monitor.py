@@ -223,8 +223,9 @@ class Monitor:
         report = self._report(sums, first)
         if of_tensors := factors(opt):
             report["factors"] = of_tensors
-            seconds = sum(layout.refresh_seconds for plan in opt._plans for layout in plan.layouts or ())
-            report["refresh_seconds"] = seconds - self._refreshed
+            seconds = sum(plan.refresh_seconds for plan in opt._plans)
+            # a loaded checkpoint begins to count anew
+            report["refresh_seconds"] = seconds - (self._refreshed if seconds >= self._refreshed else 0.0)
             self._refreshed = seconds
         summed = isinstance(first.estimator, Summed)
         report["alarms"] = self._alarms.found(report, self.history, summed=summed)
@@ -293,4 +294,4 @@ def _ratio(a: float, b: float) -> float:
 
 @torch.no_grad()
 def _gradients(opt: ComposedOptimizer) -> Gradients:
-    return {p: p.grad.clone() for group in opt.param_groups for p in group["params"] if p.grad is not None}
+    return {p: p.grad.clone() for p in opt._parameters() if p.grad is not None}

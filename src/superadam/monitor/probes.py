@@ -27,7 +27,7 @@ HIDDEN = " (FSDP2's fully_shard hides its parameters from these functions: watch
 
 def points(opt: ComposedOptimizer) -> Points:
     """A copy of the parameters."""
-    return {p: p.detach().clone() for group in opt.param_groups for p in group["params"]}
+    return {p: p.detach().clone() for p in opt._parameters()}
 
 
 class Probes:
@@ -87,10 +87,10 @@ class Probes:
             except StopIteration:
                 assert self.batches is not None
                 self._iterator = iter(self.batches)
-        raise ValueError("batches= has no batch. An iterator comes to its end once: give the loader itself.")
+        raise ValueError("batches= has no batch left. An iterator can be used only once: pass the loader itself.")
 
     def _gradient(self, loss: Tensor) -> Gradients:
-        params = [p for group in self.opt.param_groups for p in group["params"] if p.requires_grad]
+        params = [p for p in self.opt._parameters() if p.requires_grad]
         grads = gradients(loss, params, "loss= or full=", HIDDEN)
         return {p: grad for p, grad in zip(params, grads, strict=True) if grad is not None}
 

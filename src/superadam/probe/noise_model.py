@@ -27,7 +27,8 @@ variance. So variance reduction removes noise from x only where the curvature ac
 
 **The rule.** For one step of τ = 1 at γ, τ = 0 takes two steps at γ/2: the same progress, the same number of gradients,
 and half the noise in x. So τ = 1 pays if $\varphi < 1/2$ for some α, at a γ that is stable. Roughly this is
-$\gamma\kappa_n^2 < \lambda$: the curvature must exceed γ times the disagreement of batches about it.
+$\gamma\kappa_n^2 < \lambda$: the curvature must exceed γ times $\kappa_n^2$, which measures how much batches disagree
+about it.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def curvature_limit(curvature: float, *, alpha: float, tau: float) -> float:
 
 
 def least_alpha(p: Measured) -> float:
-    """The α below which, with τ = 1, the error feeds itself.
+    """The α below which, with τ = 1, the error grows without bound.
 
     Args:
         p: the measured inputs.

@@ -21,8 +21,9 @@ from superadam.sets.base import (
     solving,
     vertex,
 )
-from superadam.sets.ranges import Sizes
-from superadam.sets.roots import Blocks, everywhere, norm_root, nowhere, tolerance, warm, water_level
+from superadam.sets.levels import water_level
+from superadam.sets.ranges import Sizes, unit_of
+from superadam.sets.roots import Blocks, everywhere, norm_root, nowhere, tolerance, warm
 
 __all__ = ["L1Ball", "L2Ball"]
 
@@ -81,12 +82,12 @@ class L2Ball(ConvexSet):
         feasible = None if inside is None or nowhere(inside) else y.clone()
         if centered:
             y.sub_(center)
-        most = d.amax() if sizes is None else sizes.d_max
-        d.div_(most)  # changes nothing, but avoids overflow
-        c = norm_root(y.div_(self.r).mul_(d), d, dim, None if root is None else root / most)
+        unit = unit_of(d, sizes)
+        if unit is not None:
+            d.div_(unit)
+        c = norm_root(y.mul_(d), d, dim, root if root is None or unit is None else root / unit, self.r)
         if root is not None:
-            root.copy_(c * most)
-        y.mul_(self.r)
+            root.copy_(c if unit is None else c * unit)
         if centered:
             y.add_(center)
         return y if inside is None or feasible is None else torch.where(inside, feasible, y)
@@ -138,19 +139,11 @@ class L1Ball(ConvexSet):
 
     @solving
     def argmin(self, y: Tensor, d: Tensor, root: Tensor | None, sizes: Sizes | None) -> Tensor:
-        dim = dims(y, self.dim)
         size = y.abs()
-        inside = None
-        if not warm(root):
-            inside = size.sum(dim, keepdim=True) <= self.r * (1 + tolerance(y))
-            if everywhere(inside):
-                return y
-        theta = water_level(size, d, self.r, dim, root, None if sizes is None else sizes.d_max)
-        inside = theta <= 0 if inside is None else inside
+        theta = water_level(size, d, self.r, dims(y, self.dim), root, unit_of(d, sizes), True)
         if root is not None:
             root.copy_(theta)
-        size.copysign_(y)
-        return size if nowhere(inside) else torch.where(inside, y, size)
+        return y.sign_().mul_(size)
 
     def root_shape(self, x: Tensor) -> torch.Size:
         return slice_shape(x, self.dim)

@@ -63,6 +63,8 @@ class ConvexSet(Part, kind="constraint"):
     needs: ClassVar[str] = "diagonal"
     """What the step needs from H_t: "diagonal", if H_t must be diagonal; "eigen" for its eigenvectors (`argmin` then
     works in their basis); "inverse" for H_t⁻¹ (`LinearSet`)."""
+    no_lmo: ClassVar[str] = "it is not bounded, or its lmo is not known"
+    """Why there is no `lmo`, and what to use in its place."""
 
     def argmin(self, y: Tensor, d: Tensor | float) -> Tensor:
         """The point of the set nearest to y in the metric of d."""
@@ -70,7 +72,7 @@ class ConvexSet(Part, kind="constraint"):
 
     def lmo(self, g: Tensor) -> Tensor:
         r"""A point of the set that minimises $\langle g, x\rangle$: line 9 for H → 0. Bounded sets only."""
-        raise NotImplementedError(f"{type(self).__name__} has no lmo: it is not bounded, or its lmo is not known")
+        raise NotImplementedError(f"{type(self).__name__} has no lmo: {self.no_lmo}")
 
     @property
     def bounded(self) -> bool:

@@ -72,7 +72,7 @@ class GroupBall(ConvexSet, abstract=True):
         """The dimensions over which the norms are summed."""
         over, n = dims(y, self.dim), max(y.dim(), 1)
         if y.dim() > 0 and not {i % n for i in dims(y, self.group)} <= {i % n for i in over}:
-            raise ValueError(f"{self}: dim={self.dim} must hold the dimensions of a group, {self.group}, and others")
+            raise ValueError(f"{self}: dim={self.dim} must include the dimensions of a group, {self.group}, and others")
         return over
 
     @solving

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -28,26 +28,26 @@ MAX_ROOT = 100  # values of a ball's multiplier ν that are tried
 class Intersection(ConvexSet):
     r"""$x \in \mathcal{X}_1 \cap \dots \cap \mathcal{X}_k$, in any metric that all the sets support.
 
-    Linear sets are solved together, as rows $A x \le b$; bounds, together, as one box; a simplex is a row and bounds
-    (`pieces` of a set says so), and so is an l1 ball where no coordinate may be negative.
-    If one other set is left, such as the box, Newton's method finds the multipliers $\lambda$ of the rows:
+    All linear sets together are rows $A x \le b$, and all bounds are one box. A simplex is a row and bounds (see
+    `pieces`), and so is an l1 ball if no coordinate may be negative. If one other set is left, such as the box,
+    Newton's method finds the multipliers $\lambda$ of the rows:
 
     $$x = \arg\min_{x \in \mathcal{X}_1} \|x - y + D^{-1} A^\top \lambda\|_d, \qquad 0 \le \lambda \perp A x - b \le 0$$
 
-    An l2 ball of a whole tensor needs one number $\nu$ more: x is on the ball if it is the point of the other sets
+    An l2 ball of a whole tensor adds one unknown number $\nu$: x is on the ball if it is the point of the other sets
     nearest to $(d y + \nu c) / (d + \nu)$ in the metric $d + \nu$, for the $\nu$ that gives $\|x - c\| = r$.
 
     If more sets remain, Dykstra's method cycles through them. With $p_i$ the part of $y - x$ due to set i,
 
     $$x_i = \arg\min_{x \in \mathcal{X}_i} \|x - (x_{i-1} + p_i)\|_d, \qquad p_i \leftarrow x_{i-1} + p_i - x_i$$
 
-    Anderson's extrapolation makes it quicker, as long as the dual rises. $d\,p_i$ is normal to set i in $x_i$, and
+    Anderson's extrapolation speeds it up, as long as the dual rises. $d\,p_i$ is normal to set i in $x_i$, and
     $y - x_k$ is the sum of the $p_i$: $x_k$ is the minimiser as soon as all $x_i$ are equal. The certificate is, with
     ε = 1e-12 in float64 and 1e-8 in float32: bounds hold exactly; each row is off by at most
     $\varepsilon (\sum_j |A_{ij} x_j| + |b_i|)$; the $x_i$ differ by at most ε times the largest |x|; a ball is off by
-    at most ε r. The rounding errors of y add to that, and those of y's dtype, in which x is returned.
-    In the end x is measured by the `violation` of each set. The $\lambda$, $\nu$ and $p_i$ of the last step are the
-    next start. If all sets are linear, every matrix is supported.
+    at most ε r. Rounding errors of y, and of x in y's dtype, add to these. At the end each set checks x with its
+    `violation`. The next step starts from the $\lambda$, $\nu$ and $p_i$ of this one. If all sets are linear, every
+    matrix is supported.
 
     It raises an error if the intersection is empty, or not found in 2,000 rounds. It needs many rounds if sets meet at
     a small angle, or if d spans more than four orders of magnitude.
@@ -62,6 +62,11 @@ class Intersection(ConvexSet):
     """
 
     sets: tuple[ConvexSet, ...]
+
+    no_lmo: ClassVar[str] = (
+        "it would be a linear or convex program in every step. Use an adaptive matrix, for which line 9 on it is "
+        "exact; of a box and a sum, CappedSimplex and BoxSection have an lmo"
+    )
 
     def __init__(self, *members: ConvexSet, sets: Iterable[ConvexSet] = ()) -> None:
         object.__setattr__(self, "sets", (*members, *sets))
@@ -149,22 +154,24 @@ class Intersection(ConvexSet):
         return x
 
     def _certify(self, x: Tensor, y: Tensor, accept: float) -> None:
-        """Refuse an x that is outside of a set by that set's own measure, beyond the rounding errors of y and x."""
+        """Raise an error if x violates a set, by that set's own measure, by more than the rounding errors of y and
+        x."""
         # Those of y are relative to y, which may be far larger than x.
         limit = 10 * accept + 1e-14 * float(y.abs().amax() / x.abs().amax().clamp(min=1e-300))
         for each in self.sets:
             if not bool(each.relative_violation(x) <= limit):
                 raise ValueError(
-                    f"the Intersection was solved, and {each} does not hold: it is off by "
+                    f"the Intersection was solved, but {each} does not hold: it is off by "
                     f"{float(each.violation(x)):.2g}, which is more than rounding errors. Do its `argmin` and "
-                    "`violation` mean one set?"
+                    "`violation` describe the same set?"
                 )
 
     def violation(self, x: Tensor) -> Tensor:
         return torch.stack([each.violation(x).double() for each in self.sets]).amax()
 
     def relative_violation(self, x: Tensor) -> Tensor:
-        """Of each set and of its pieces: a bound of a simplex is compared with a coordinate, not with a sum."""
+        """The largest of all sets and their pieces. A bound of a simplex is compared with a coordinate, not with a
+        sum."""
         parts = {id(part): part for part in (*self.sets, *self.pieces(x))}
         return torch.stack([each.relative_violation(x) for each in parts.values()]).amax()
 
@@ -285,8 +292,8 @@ class Sweep:
         names = ", ".join(type(each).__name__ for each in part.sets)
         raise ValueError(
             f"the Intersection of {names} was not solved in {MAX_SWEEPS} rounds: the points of two sets still differ "
-            f"by {least:g} of the largest coordinate, where {tol:g} is asked for. Either no x is in all of them, or "
-            "they meet at a very small angle in the metric d, as with many orders of magnitude in it"
+            f"by {least:g} of the largest coordinate; the tolerance is {tol:g}. Either no x is in all of them, or they "
+            "meet at a very small angle in the metric d, which happens if d spans many orders of magnitude"
         )
 
 

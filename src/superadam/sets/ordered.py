@@ -22,18 +22,19 @@ class Ordered(ConvexSet):
     r"""$\mathrm{low} \le x_1 \le x_2 \le \dots \le x_n \le \mathrm{high}$ for each slice along `dim`, or decreasing; or
     convex, $x_i \le \tfrac12 (x_{i-1} + x_{i+1})$, or concave.
 
-    An order is found by pooling adjacent violators, for all slices at once:
+    Increasing and decreasing order: pool adjacent violators, for all slices at once:
 
     $$x_i = \mathrm{clip}\Bigl(\max_{j \le i} \min_{k \ge i} \frac{\sum_{l=j}^k d_l y_l}{\sum_{l=j}^k d_l},\
         \mathrm{low},\ \mathrm{high}\Bigr)$$
 
-    A convex sequence has no such formula. It is solved as a `Polyhedron`, by its second differences, one slice after
-    the other and starting from the rows of the last step: for slices of up to some hundred coordinates.
+    Convex and concave order have no such formula. They are solved as a `Polyhedron` of second differences, one slice
+    after the other, starting from the active rows of the last step. Use them for slices of up to some hundred
+    coordinates.
 
     Args:
         order: "increasing", "decreasing", "convex" or "concave".
-        low: the least value; None for no bound.
-        high: the largest value; None for no bound. `lmo` needs both, and an increasing or decreasing order.
+        low: the smallest value; None for no bound.
+        high: the largest value; None for no bound. `lmo` needs both.
         dim: the dimension, or dimensions, of a slice; None for the whole tensor, in the order of its indices.
 
     >>> Ordered().argmin(torch.tensor([1.0, 3.0, 2.0, 4.0]), torch.tensor([1.0, 1.0, 3.0, 1.0]))
@@ -60,7 +61,7 @@ class Ordered(ConvexSet):
 
     @property
     def bounded(self) -> bool:
-        return self.order in ORDERS and all(map(math.isfinite, self._ends()))
+        return all(map(math.isfinite, self._ends()))
 
     @in_metric
     def argmin(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
@@ -74,7 +75,7 @@ class Ordered(ConvexSet):
         return x if low == -math.inf and high == math.inf else x.clamp_(low, high)
 
     def _bent(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
-        """Of convex or concave slices along the last dimension."""
+        """The step for convex or concave slices along the last dimension."""
         n = y.shape[-1]
         rows = self._rows(n, y.device)
         if len(rows[0]) == 0:
@@ -111,13 +112,15 @@ class Ordered(ConvexSet):
 
     @vertex
     def lmo(self, g: Tensor) -> Tensor:
-        """One step from one bound to the other, at the place with the least ⟨g, x⟩. Ties: the first place."""
+        """A vertex. Ordered: one step from one bound to the other, at the first of the best places. Convex: straight
+        from the upper bound down to the lower one at either end, or the lower bound; the first of the best kinks."""
         if not self.bounded:
-            raise ValueError(
-                f"{self} has no lmo: it is not bounded, or has no order. Give it low and high, and an increasing or "
-                "decreasing order"
-            )
+            raise ValueError(f"{self} has no lmo: it is not bounded. Give it low and high")
         low, high = self._ends()
+        if self.order in BENT:
+            sign = 1 if self.order == "convex" else -1
+            base = low if sign > 0 else high
+            return by_slices(lambda g: base + sign * (high - low) * _hinges(sign * g.double()), self.dim, g).to(g.dtype)
         first, then = (low, high) if self.order == "increasing" else (high, low)
 
         def step(g: Tensor) -> Tensor:
@@ -144,6 +147,24 @@ class Ordered(ConvexSet):
         x, (low, high) = x.double(), self._ends()
         up = by_slices(descents, self.dim, x if self.order in ("increasing", "convex") else -x)
         return torch.stack([largest(up), largest(low - x), largest(x - high)]).amax()
+
+
+def _hinges(g: Tensor) -> Tensor:
+    r"""The convex sequence between 0 and 1 with the least ⟨g, x⟩, for slices along the last dimension.
+
+    Every such sequence is $\sum_k \alpha_k L_k + \sum_k \beta_k R_k$ with $\alpha, \beta \ge 0$ of sum at most 1, where
+    $L_k = \max(0, k - i) / (k - 1)$ falls from 1 at the first coordinate to 0 at the k-th, and $R_k$ rises from 0 at
+    the k-th to 1 at the last: a constant is $L_n + R_1$. So the best L and the best R are chosen apart from each other.
+    """
+    n = g.shape[-1]
+    length = torch.arange(1, max(n, 2), dtype=g.dtype, device=g.device)
+    x, i = torch.zeros_like(g), torch.arange(n, dtype=g.dtype, device=g.device)
+    for turn in ((), (-1,)) if n > 1 else ((),):
+        gain = g.flip(turn).cumsum(-1).cumsum(-1)[..., : len(length)] / length  # ⟨g, L⟩
+        least, k = gain.min(-1, keepdim=True)
+        hinge = (1 - i / length[k]).clamp_(min=0) * (least < 0)
+        x = x + hinge.flip(turn)
+    return x
 
 
 def isotonic(y: Tensor, w: Tensor) -> Tensor:

@@ -46,6 +46,10 @@ class Polyhedron(LinearSet):
     b: Tensor
 
     inequality: ClassVar[bool] = True
+    no_lmo: ClassVar[str] = (
+        "it would be a linear program in every step. Use an adaptive matrix, for which line 9 on it is exact, or a set "
+        "whose lmo is known: Box, CappedSimplex, BoxSection, DoublyStochastic, Ordered"
+    )
 
     @classmethod
     def _refuse_unknown(cls, options: dict[str, Any], error: type[Exception]) -> None:
@@ -211,12 +215,12 @@ class OnRows:
                 return self.by_active_bounds(y, self.sets[0])
         raise ValueError(
             f"no point of {type(self.sets[0]).__name__} that meets all rows was found in {MAX_NEWTON} iterations: they "
-            f"are off by {least:g}, relative to the numbers in them. Is there such a point? Are there more than four "
-            "orders of magnitude in d?"
+            f"are off by {least:g}, relative to the numbers in them. Is there such a point? Does d span more than "
+            "four orders of magnitude?"
         )
 
     def by_active_bounds(self, y: Tensor, box: Intervals) -> Tensor:
-        """With the bounds as rows: slower, and for more orders of magnitude in d."""
+        """The same with the bounds as rows: slower, but exact for more orders of magnitude in d."""
         lo, hi = box.bounds()
         lo, hi = like(-math.inf if lo is None else lo, y).flatten(), like(math.inf if hi is None else hi, y).flatten()
         eye, (A, b, inequality) = torch.eye(y.numel(), dtype=y.dtype, device=y.device), self.rows
@@ -235,7 +239,7 @@ class OnRows:
     def factor(self, lam: Tensor, x: Tensor) -> Tensor:
         """B with BᵀB the derivative of -A x(λ), plus a little of what it would be without the set.
 
-        So rows depend on each other in it as they do in A, and those that the set holds fast are not lost.
+        So its rows have the same linear dependencies as those of A, and rows that the set keeps fixed are not lost.
         """
         w = self.w.expand_as(x)
         if isinstance(self.sets[0], Intervals):  # coordinates between their bounds move freely
@@ -245,7 +249,7 @@ class OnRows:
         return root_of((self.derivative(lam, x) + HELD * free) / torch.outer(unit, unit)) * unit
 
     def derivative(self, lam: Tensor, x: Tensor) -> Tensor:
-        """Of -A x(λ), by differences."""
+        """The derivative of -A x(λ), by differences."""
         size = 1e-3 * self.y.abs().amax() + x.abs().amax() + 1e-3 * self.b.abs().amax()
         h = 1e-7 * size.clamp(min=1e-30) / (self.w * self.A.view(-1, *x.shape)).abs().amax()
         columns = [(x - self.x(lam + h * unit)).flatten() / h for unit in torch.eye(len(lam)).to(lam)]

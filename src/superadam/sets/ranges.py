@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-__all__ = ["Sizes", "check_range", "enough", "sizes_of"]
+__all__ = ["Sizes", "check_range", "enough", "sizes_of", "unit_of"]
 
 
 class Sizes(NamedTuple):
@@ -43,6 +43,13 @@ def enough(part: Any, dtype: torch.dtype, sizes: Sizes) -> bool:
         return False
     ordinary = least >= 1e-9 and (y == 0 or 1e-12 <= y <= getattr(part, "reach", 1e9) * min(1.0, least))
     return part.separable or (ordinary and d_max <= 1e12 * d_min)
+
+
+def unit_of(d: Tensor, sizes: Sizes | None) -> Tensor | float | None:
+    """What d is divided by, so that no sum overflows: its largest element. None if its size is ordinary."""
+    if sizes is None:
+        return d.amax()
+    return None if sizes.d_min >= 1e-9 and sizes.d_max <= 1e9 else sizes.d_max
 
 
 def check_range(part: Any, sizes: Sizes) -> None:

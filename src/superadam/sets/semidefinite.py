@@ -14,7 +14,8 @@ from torch import Tensor
 
 from superadam._state.parts import check
 from superadam.sets.base import ConvexSet, in_metric, largest, vertex
-from superadam.sets.roots import tolerance, water_level
+from superadam.sets.levels import water_level
+from superadam.sets.roots import tolerance
 
 __all__ = ["PSD", "Correlation", "Spectrahedron"]
 
@@ -124,7 +125,6 @@ class Correlation(Semidefinite):
 
     where $(\cdot)_+$ keeps the positive eigenvalues. z minimises the dual. The Newton method of Qi and Sun (2006) finds
     it in five to ten eigendecompositions, and in more if entries of y exceed 1e3. It supports entries of y up to 1e6.
-    There is no `lmo`, because that would be a semidefinite program.
 
     >>> y = torch.tensor([[2.0, 1.0, -1.0], [1.0, 1.0, 1.0], [-1.0, 1.0, 1.0]])
     >>> Correlation().argmin(y, 1.0)
@@ -132,6 +132,11 @@ class Correlation(Semidefinite):
             [ 0.5000,  1.0000,  0.5000],
             [-0.5000,  0.5000,  1.0000]])
     """
+
+    no_lmo: ClassVar[str] = (
+        "it would be a semidefinite program in every step. Use a matrix with one learning rate, such as GradientNorm, "
+        "for which line 9 on it is exact, or the Spectrahedron, whose lmo is an eigenvector"
+    )
 
     def excess(self, x: Tensor, values: Tensor) -> Tensor:
         return (x.diagonal(dim1=-2, dim2=-1) - 1).abs().amax(-1)

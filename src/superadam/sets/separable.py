@@ -30,7 +30,7 @@ class Intervals(ConvexSet, abstract=True):
         return self.clip_(y)
 
     def clip_(self, y: Tensor) -> Tensor:
-        """`argmin`, in place, for a y that needs no look."""
+        """`argmin` in place, for a y that needs no check."""
         lo, hi = self.bounds()
         lo, hi = -math.inf if lo is None else lo, math.inf if hi is None else hi
         if isinstance(lo, Tensor) or isinstance(hi, Tensor):

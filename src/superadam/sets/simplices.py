@@ -22,9 +22,10 @@ from superadam.sets.base import (
     solving,
     vertex,
 )
+from superadam.sets.levels import section_level, water_level
 from superadam.sets.linear import Hyperplane
-from superadam.sets.ranges import Sizes
-from superadam.sets.roots import may_look, section_level, tolerance, water_level
+from superadam.sets.ranges import Sizes, unit_of
+from superadam.sets.roots import may_look, tolerance
 from superadam.sets.separable import Box, NonNegative
 
 __all__ = ["CappedSimplex", "Simplex"]
@@ -55,8 +56,7 @@ class Simplex(ConvexSet):
 
     @solving
     def argmin(self, y: Tensor, d: Tensor, root: Tensor | None, sizes: Sizes | None) -> Tensor:
-        most = None if sizes is None else sizes.d_max
-        theta = water_level(y, d, self.total, dims(y, self.dim), root, most)
+        theta = water_level(y, d, self.total, dims(y, self.dim), root, unit_of(d, sizes))
         if root is not None:
             root.copy_(theta)
         return y

@@ -124,9 +124,9 @@ class DoublyStochastic(ConvexSet):
 def _cheapest(cost: Tensor, r: Tensor, c: Tensor) -> Tensor:
     """The x ≥ 0 with sums r and c and the least ⟨cost, x⟩.
 
-    Row by row, what is left of r goes along a shortest path to a column where c is missing: forth along any element,
-    back along those where x > 0. With the potentials u and v no element of cost - u - v is negative, so that Dijkstra's
-    method finds it.
+    Row by row, the rest of r goes along a shortest path to a column that still lacks mass: forward along any element,
+    back along those with x > 0. With the potentials u and v, no element of cost - u - v is negative, so Dijkstra's
+    method finds the path.
     """
     cost = cost / cost.abs().amax().clamp(min=TINY)
     x, left, missing = torch.zeros_like(cost), r.clone(), c.clone()
@@ -150,8 +150,8 @@ def _cheapest(cost: Tensor, r: Tensor, c: Tensor) -> Tensor:
 def _shortest(
     length: Tensor, returns: Tensor, ends: Tensor, start: int
 ) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
-    """The elements of a shortest path from a row to a column of `ends`, last first; how much nearer each row and each
-    column is than that end, 0 where it is not."""
+    """The elements of a shortest path from a row to a column of `ends`, last first; and by how much each row and column
+    is nearer than that end, or 0."""
     m, n = length.shape
     far, via = length[start].clone(), [start] * n  # columns: how far, and from which row
     reached, entered = {start: 0.0}, {start: -1}  # rows: how far, and from which column
@@ -200,8 +200,8 @@ class _Plan:
         """u and v, beyond those already in y, for which no sum is off by more than `goal`.
 
         For a y far larger than the sums, line 9 is nearly a linear program: few elements of x are positive, and
-        Newton's method does not find them from afar. Then it solves for small multiples of y first. u and v grow with
-        y.
+        Newton's method does not find them from far away. Then it solves for small multiples of y first; u and v grow
+        with y.
         """
         y, nothing, size = self.y, self.before, float(self.r.amax().maximum(self.c.amax()))
         u, v, solved = self.newton(u, v, goal, AT_ONCE)
@@ -220,8 +220,8 @@ class _Plan:
             x = self.at(u, v)
             raise ValueError(
                 f"DoublyStochastic was not solved in {MAX_NEWTON} iterations: a sum is off by "
-                f"{_error(x.sum(-1) - self.r, x.sum(-2) - self.c):g}, where {goal:g} is asked for. Are there more than "
-                "twelve orders of magnitude in d or y?"
+                f"{_error(x.sum(-1) - self.r, x.sum(-2) - self.c):g}, more than the tolerance {goal:g}. Do d or y span "
+                "more than twelve orders of magnitude?"
             )
         return u, v
 

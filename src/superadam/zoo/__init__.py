@@ -10,7 +10,7 @@ Options that several methods have:
 
 Args:
     params: parameters, (name, parameter) pairs, param groups, or a module, as for `SuperAdam`.
-    lr: γ, the learning rate. None takes the composition's own.
+    lr: γ, the learning rate. None means the composition's own default.
     betas: weights of the old averages: of the gradients, of their squares, then of others.
     eps: ε, added to the root of the second moment: the matrix's λ.
     weight_decay: w, decoupled as in AdamW or added to the gradient as in Adam, whichever the method's authors use.
@@ -23,13 +23,14 @@ Args:
     beta2: weight of the old second moment, for the parameters with Adam's matrix.
     rate: learning rate of the parameters with Adam's matrix, divided by lr.
     split: patterns of parameter names, and the number of matrices to cut their rows into: `{"*qkv*": 3}`, for which
-        "qkv" is short. A tuple gives the rows of each, for grouped-query attention: `{"*qkv*": (4096, 1024, 1024)}`.
-        The number of heads makes each head a matrix, that of a convolution's groups each group.
-    batch_dims: number of leading dimensions that count matrices; for some parameters only: `{"*experts*": 1}`. A name
-        that matches several patterns has the last; the same pattern here and in `split` has both.
-    names: patterns of the names of parameters with Adam's matrix, whatever their shape is.
-    layers: types of layers whose parameters have Adam's matrix, known where `params` is a module. "head" is the last
-        linear layer. () is none.
+        "qkv" is short; for torch's MultiheadAttention, `{"*in_proj_weight": 3}`. A tuple gives the rows of each, for
+        grouped-query attention: `{"*qkv*": (4096, 1024, 1024)}`.
+        Pass the number of heads to make each head a matrix, or the number of groups of a convolution.
+    batch_dims: number of leading dimensions that index separate matrices; for some parameters only: `{"*experts*": 1}`.
+        If a name matches several patterns, the last one counts. A pattern may be both here and in `split`.
+    names: patterns of the names of parameters that always have Adam's matrix.
+    layers: types of layers whose parameters always have Adam's matrix; this needs a module as `params`. "head" is the
+        last linear layer. () means none.
     precondition_frequency: number of steps between two updates of the eigenvectors.
     max_precond_dim: sides longer than this have no factor.
     one_sided_above: if a side is longer than this, only the smaller side has a factor.

@@ -49,7 +49,7 @@ def prodigy(
     m/d₁ and v/d₁². `lr="auto"` gives the same estimate to other compositions.
 
     Args:
-        beta3: weight of the past in the estimate of d. None takes √β₂.
+        beta3: weight of the past in the estimate of d. None means √β₂.
         d0: d_1, the first guess of the distance.
         d_coef: factor of every new estimate.
 
@@ -99,7 +99,7 @@ def lamb(
     weight_decay: float = 1e-2,
     **options: Any,
 ) -> SuperAdam:
-    r"""LAMB: AdamW with steps of each tensor in proportion to its size.
+    r"""LAMB: AdamW with steps proportional to the norm of each tensor.
 
     $$x_{t+1} = x_t - \gamma\, \frac{\|x_t\|}{\|u_t\|}\, u_t, \qquad
       u_t = \hat m_t / (\sqrt{\hat v_t} + \varepsilon) + w x_t$$
@@ -142,7 +142,7 @@ def lars(
     ‖x‖/‖g‖ is 1 for them. The authors use `trust_coefficient=1e-3` with learning rates of 10 and more.
 
     Args:
-        trust_coefficient: c, the length of a step over that of its tensor.
+        trust_coefficient: c, the norm of a step divided by the norm of its tensor.
 
     >>> import torch
     >>> lars(torch.nn.Linear(3, 1)).param_groups[0]["stepsize"]["of_gradient"]
@@ -171,7 +171,7 @@ def stable_adamw(
     weight_decay: float = 1e-2,
     **options: Any,
 ) -> SuperAdam:
-    r"""StableAdamW: AdamW with shorter steps of tensors whose newest gradient is unusually large.
+    r"""StableAdamW: AdamW with shorter steps for tensors whose newest gradient is unusually large.
 
     $$x_{t+1} = (1 - \gamma_t w) x_t - \gamma_t \hat m_t / (\sqrt{\hat v_t} + \varepsilon), \qquad
       \gamma_t = \gamma \big/ \max\bigl(1, \mathrm{RMS}(\hat g_t / (\sqrt{\hat v_t} + \varepsilon))\bigr)$$

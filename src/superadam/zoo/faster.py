@@ -33,13 +33,14 @@ def super_adam(
 
     $$x_{t+1} = x_t - \gamma\mu_t H_t^{-1} g_t$$
 
-    With any of the matrices, τ = 0 or 1 (Huang, Li and Huang 2021). `lr=None` trains: it is 0.01 for τ = 0 and 0.005
-    for τ > 0, where the largest $\mu_t$ is 0.1 and 0.2. The presets have the paper's own, such as 1e-3 on CIFAR.
+    With any of the matrices, τ = 0 or 1 (Huang, Li and Huang 2021). `lr=None` is a learning rate that trains: 0.01 for
+    τ = 0 and 0.005 for τ > 0, where the largest $\mu_t$ is 0.1 and 0.2. The presets have the paper's learning rates,
+    such as 1e-3 on CIFAR.
 
     Args:
         k: k in μ_t = k/(m + t)^(1/2), or ^(1/3) with τ > 0.
         m: m in μ_t.
-        c: c in α_{t+1} = c μ_t, or c μ_t² with τ > 0. None is 20 for τ = 0 and 40 for τ > 0.
+        c: c in α_{t+1} = c μ_t, or c μ_t² with τ > 0. None means 20 for τ = 0 and 40 for τ > 0.
 
     >>> import torch
     >>> super_adam(torch.nn.Linear(3, 1), tau=1.0).two_point
@@ -109,7 +110,7 @@ def adam_plus(
     Args:
         beta: weight of the newest gradient.
         a: the step is multiplied by β^a.
-        eps_0: ε₀, the least root of the norm.
+        eps_0: ε₀, the smallest root of the norm.
 
     >>> import torch
     >>> adam_plus(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["power"]
@@ -200,11 +201,10 @@ def adamw_ahead(
       \alpha_t = \tfrac{1-\beta_1}{1-\beta_1^t}, \quad
       x_{t+1} = (1 - \gamma w) x_t - \gamma \hat m_t / (\sqrt{\hat v_t} + \lambda)$$
 
-    with Adam's averages of $\hat g_t$ and $\hat g_t^2$. A first search found it, without warm-up; with warm-up it is
-    behind AdamW. `super_adam_plus` is what the second search found. It takes one gradient per batch and keeps one
-    tensor more than AdamW. While training, the parameters hold the point in the brackets: evaluate inside of
-    `with opt.at_x():`, and call
-    `flush()` at the end.
+    with Adam's averages of $\hat g_t$ and $\hat g_t^2$. Our first search, without warm-up, found it; with warm-up it is
+    worse than AdamW. Our second search found `super_adam_plus`. `adamw_ahead` takes one gradient per batch and keeps
+    one tensor more than AdamW. During training the parameters hold the point in the brackets: evaluate inside
+    `with opt.at_x():`, and call `flush()` at the end.
 
     Args:
         lam: λ, used as Adam's ε.
@@ -236,8 +236,8 @@ def sdlbfgs(
     is negative.
 
     Args:
-        history: number of pairs that are kept.
-        delta: δ, the least curvature.
+        history: number of pairs to keep.
+        delta: δ, the smallest curvature.
         alpha: weight of the newest gradient: 1 - momentum.
 
     >>> import torch

@@ -36,12 +36,11 @@ def schedule_free_adamw(
       z_{t+1} = z_t - \gamma \bigl(\nabla f(y_t)/(\sqrt{\hat v_t} + \varepsilon) + w y_t\bigr), \quad
       x_{t+1} = (1 - c_t) x_t + c_t z_{t+1}$$
 
-    Defazio et al. 2024. $c_t$ gives all points after the warm-up the same weight. While training, the parameters hold
-    $y_t$: evaluate inside of `with opt.at_x():`, or between `opt.eval()` and `opt.train()`, and call `flush()` at the
-    end.
+    Defazio et al. 2024. $c_t$ gives all points after the warm-up the same weight. During training the parameters hold
+    $y_t$: evaluate inside `with opt.at_x():`, or between `opt.eval()` and `opt.train()`, and call `flush()` at the end.
 
     Args:
-        warmup_steps: number of steps in which γ rises to its value.
+        warmup_steps: number of steps during which γ rises to its value.
         r: the weight of a point grows like t^r.
         weight_lr_power: the weight of a point is the largest γ so far to this power: points of a warm-up count less.
 
@@ -78,8 +77,8 @@ def lion(
     $$x_{t+1} = (1 - \gamma w) x_t - \gamma\, \mathrm{sign}\bigl(\beta_1 m_{t-1} + (1-\beta_1) \hat g_t\bigr), \qquad
       m_t = \beta_2 m_{t-1} + (1-\beta_2) \hat g_t$$
 
-    Chen et al. 2023, with lr = 1e-4. Keeps one tensor for each parameter. With `tau` > 0 the step is the sign of $g_t$
-    from line 11, averaged with $\beta_1$.
+    Chen et al. 2023, with lr = 1e-4. It keeps one tensor for each parameter. With `tau` > 0 the step is the sign of
+    $g_t$ from line 11, averaged with $\beta_1$.
 
     >>> import torch
     >>> lion(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["type"]
@@ -123,7 +122,7 @@ def ademamix(
 
     Args:
         alpha: weight of the slow average, after the warm-up.
-        warmup: number of steps in which `alpha` and β₃ rise.
+        warmup: number of steps during which `alpha` and β₃ rise.
 
     >>> import torch
     >>> ademamix(torch.nn.Linear(3, 1), warmup=500).param_groups[0]["estimator"]["warmup"]
@@ -186,17 +185,17 @@ def sophia_g(
     batch: int = 5120,
     **options: Any,
 ) -> SuperAdam:
-    r"""Sophia-G: a curvature from labels that the model draws, and steps no longer than γ.
+    r"""Sophia-G: a curvature from labels that the model draws, and steps of at most γ.
 
     $$x_{t+1} = (1 - \gamma w) x_t - \gamma\, m_t / \max(\rho B h_t, |m_t|)$$
 
-    Liu et al. 2023, with lr = 1e-4. h averages the squares of the gradients that `opt.observe()` finds. Call, every ten
-    steps, `matrices.sampled_label_loss(model(x)).backward(); opt.observe(); opt.zero_grad()`. `batch` is B, the number
-    of labels in that loss. Without `observe` every step is γ times a sign.
+    Liu et al. 2023, with lr = 1e-4. h averages the squares of the gradients at each `opt.observe()`. Every ten steps,
+    call `matrices.sampled_label_loss(model(x)).backward(); opt.observe(); opt.zero_grad()`. `batch` is B, the number of
+    labels in that loss. Without `observe` every step is γ times a sign.
 
     Args:
         rho: ρ. A smaller ρ clips more coordinates.
-        batch: B, the number of labels that the observed loss is a mean over.
+        batch: B, the number of labels in the mean of the observed loss.
 
     >>> import torch
     >>> sophia_g(torch.nn.Linear(3, 1), batch=64).param_groups[0]["matrix"]["batch"]
@@ -230,10 +229,10 @@ def cautious_adamw(
       \phi_t = 1 \text{ where } \hat m_t \hat g_t > 0, \text{ else } 1/\kappa$$
 
     Liang et al. 2024 ($\kappa = \infty$); the mean is that of each tensor. Their code subtracts the weight decay after
-    the step, here it is $\gamma w x_t$. A finite $\kappa$ only shortens the steps against the gradient.
+    the step; here it is $\gamma w x_t$. A finite $\kappa$ only shortens the steps against the gradient.
 
     Args:
-        kappa: κ: steps are so many times shorter where momentum and newest gradient disagree.
+        kappa: steps are κ times shorter where momentum and newest gradient disagree.
 
     >>> import torch
     >>> cautious_adamw(torch.nn.Linear(3, 1)).param_groups[0]["matrix"]["rescale"]
@@ -298,14 +297,14 @@ def adopt(
     clip_power: float = 0.25,
     **options: Any,
 ) -> SuperAdam:
-    r"""ADOPT: an average of steps, each the newest gradient over the second moment of those before it.
+    r"""ADOPT: an average of steps, each the newest gradient scaled by the second moment of the earlier ones.
 
     $$m_t = \beta_1 m_{t-1} + (1-\beta_1)\, \mathrm{clip}\Bigl(\frac{\hat g_t}{\max(\sqrt{v_{t-1}}, \varepsilon)},
       \pm (t-1)^{1/4}\Bigr), \quad x_{t+1} = (1 - \gamma w) x_t - \gamma m_t, \quad
       v_t = \beta_2 v_{t-1} + (1-\beta_2) \hat g_t^2$$
 
-    Taniguchi et al. 2024: convergence with any $\beta_2$. The first gradient gives $v_1$ and takes no step, but for
-    weight decay. The authors keep $m_t$ and $v_t$; here $H_t$ is kept, too.
+    Taniguchi et al. 2024: convergence with any $\beta_2$. The first gradient only sets $v_1$; its step is weight decay
+    alone. The authors keep $m_t$ and $v_t$; here the state also has $H_t$.
 
     Args:
         clip_power: the largest |ĝ/√v| is (t - 1)^clip_power.

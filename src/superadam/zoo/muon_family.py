@@ -32,7 +32,7 @@ def divided(
     layers: tuple[str, ...] = HEADS_TOO,
     rate: float = 1.0,
 ) -> ByShape:
-    """A matrix for the tensors that it accepts, cut as `split` and `batch_dims` say by name; `others` for the rest."""
+    """A matrix for the tensors that it accepts, cut by name as in `split` and `batch_dims`; `others` for the rest."""
     parts: Any = {"*qkv*": 3} if split == "qkv" else split or {}
     expected = "'qkv', or numbers of matrices by patterns of names, such as {'*qkv*': 3}"
     check(isinstance(parts, dict), "split", repr(split), expected)
@@ -96,7 +96,7 @@ def muon(
     layers: tuple[str, ...] = HEADS_TOO,
     **options: Any,
 ) -> SuperAdam:
-    r"""Muon: momentum, made orthogonal, for the hidden matrices; Adam's second moment for the rest.
+    r"""Muon: orthogonalised momentum for the hidden matrices; Adam's second moment for the rest.
 
     $$x_{t+1} = (1 - \gamma w) x_t - \gamma s\, U V^\top, \qquad g_t = U \Sigma V^\top$$
 
@@ -108,9 +108,9 @@ def muon(
 
     Args:
         nesterov: step along a mixture of momentum and newest gradient.
-        coefficients: which polynomials make U Vᵀ, as for `matrices.Spectral`.
-        ns_coefficients: torch's name for the coefficients (a, b, c) of one polynomial. None takes `coefficients`.
-        eps: the least norm that a matrix is divided by.
+        coefficients: which polynomials approximate U Vᵀ, as for `matrices.Spectral`.
+        ns_coefficients: torch's name for the coefficients (a, b, c) of one polynomial. None means `coefficients`.
+        eps: the smallest norm by which a matrix is divided.
         ns_steps: number of polynomials.
         adjust_lr_fn: torch's name for s: "original" (None), "match_rms_adamw" or "spectral".
 

@@ -104,7 +104,7 @@ def radam(
     weight_decay: float = 0.0,
     **options: Any,
 ) -> SuperAdam:
-    r"""RAdam: Adam that begins as momentum, until the second moment is known well enough.
+    r"""RAdam: Adam that starts as plain momentum, until its second moment is reliable.
 
     $$x_{t+1} = x_t - \gamma\, r_t \hat m_t \sqrt{1-\beta_2^t}/(\sqrt{v_t} + \varepsilon), \text{ or }
       x_t - \gamma \hat m_t \text{ in the first steps}$$
@@ -167,18 +167,18 @@ def adafactor(
     weight_decay: float = 0.0,
     **options: Any,
 ) -> SuperAdam:
-    r"""Adafactor: a second moment of rows and columns, steps relative to the size of x.
+    r"""Adafactor: a second moment for rows and columns, with steps relative to the size of x.
 
     $$x_{t+1} = x_t - \min(\gamma, 1/\sqrt t)\, \max(\varepsilon_2, \mathrm{RMS}(x_t))\,
       \frac{U_t}{\max(1, \mathrm{RMS}(U_t)/d)}, \qquad U_t = \hat g_t/\sqrt{V_t}$$
 
-    Shazeer and Stern 2018, $V_t$ as in `matrices.Adafactor`. Equals `torch.optim.Adafactor`. Keeps m + n numbers for an
-    m × n matrix, and g, which holds the newest gradient.
+    Shazeer and Stern 2018, $V_t$ as in `matrices.Adafactor`. Equals `torch.optim.Adafactor`. It keeps m + n numbers for
+    an m × n matrix, and g, which holds the newest gradient.
 
     Args:
         beta2_decay: the newest gradient has the weight t^beta2_decay.
-        eps: ε₁, the root of the least second moment (None: the precision of the parameter), and ε₂, the least size of
-            x_t.
+        eps: ε₁, the square root of the smallest second moment (None: the precision of the parameter), and ε₂, the
+            smallest size of x_t.
         d: the largest root mean square of U_t.
 
     >>> import torch
@@ -207,7 +207,7 @@ def rmsprop(
     centered: bool = False,
     **options: Any,
 ) -> SuperAdam:
-    r"""RMSprop: the newest gradient over the root of an average of squares.
+    r"""RMSprop: the newest gradient divided by the root of an average of squares.
 
     $$v_t = \alpha v_{t-1} + (1-\alpha) \hat g_t^2, \qquad
       b_t = \mathrm{momentum}\; b_{t-1} + \hat g_t/(\sqrt{v_t} + \varepsilon), \qquad x_{t+1} = x_t - \gamma b_t$$

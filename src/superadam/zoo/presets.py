@@ -20,7 +20,7 @@ def _super(c: float, lr: float, **more: Any) -> dict[str, Any]:
 
 
 def _all(lr: float, norm_lr: float, storm: dict[str, float], **more: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Adam and AMSGrad share a learning rate in every experiment; AdaBelief does where nothing else is said."""
+    """Adam and AMSGrad have the same learning rate in every experiment; AdaBelief too, unless given."""
     adaptive = {name: {"lr": lr} for name in ("adam", "amsgrad", "adabelief")}
     return {**adaptive, "adagrad_norm": {"lr": norm_lr}, "storm": storm, **more}
 

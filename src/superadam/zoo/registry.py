@@ -152,6 +152,6 @@ def compose(params: Any, lr: Any, options: dict[str, Any], **composition: Any) -
 def cook(
     name: str, own: dict[str, Any], params: Any, lr: Any, options: dict[str, Any], **composition: Any
 ) -> SuperAdam:
-    """An optimizer with the parts that a recipe makes of the method's own options; the param groups keep these."""
+    """An optimizer whose parts a recipe builds from the method's own options. The param groups keep these options."""
     parts = RECIPES[name].parts(**own)
     return compose(params, lr, options, method={"type": name, "options": own}, **parts, **composition)

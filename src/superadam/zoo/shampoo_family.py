@@ -1,8 +1,8 @@
 """Methods with factors for the rows and columns of each matrix: Shampoo, SOAP, KL-Shampoo, PSGD.
 
 Vectors, embeddings, depthwise kernels and matrices that are too large have Adam's second moment, with the method's own
-averages. The published codes give embeddings factors, which takes most of the time of a step where there are many
-symbols; `layers=()` does so here. Embeddings are known where `params` is a module.
+averages. Published implementations give embeddings factors, which take most of the time of a step if the vocabulary is
+large; `layers=()` does the same here. The optimizer knows embeddings only if `params` is a module.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def shampoo(
     instead of averaging, and matrices are cut into blocks. `grafting=SecondMoment(bias_correction=True)` gives steps
     Adam's size, which is better with $\beta_2 < 1$.
 
-    The default lr is 3e-2. As the factors are sums, steps shrink with $1/\sqrt t$: with Meta's 1e-2 a small network
+    The default lr is 3e-2. The factors are sums, so steps shrink like $1/\sqrt t$: with Meta's 1e-2 a small network
     hardly trains in 150 batches (`tests/test_defaults.py`).
 
     Args:
@@ -135,7 +135,7 @@ def soap(
     gives embeddings factors; here they have Adam's second moment, unless `layers=()`.
 
     Args:
-        shampoo_beta: weight of the old factors. None takes β₂.
+        shampoo_beta: weight of the old factors. None means β₂.
 
     >>> import torch
     >>> soap(torch.nn.Linear(3, 2)).param_groups[0]["matrix"]["first"]["every"]

@@ -1,1 +1,2 @@
-"""Fair comparison: every method tuned alike, repeated on other seeds, and reported with its uncertainty."""
+"""Fair comparisons: the same tuning for every method, other seeds for the final runs, and results with their
+uncertainty."""

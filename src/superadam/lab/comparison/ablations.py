@@ -1,4 +1,4 @@
-"""What keeps a comparison honest: does the paper's algorithm win by its idea, or by something that AdamW could have?"""
+"""Control methods: does the paper's algorithm win by its idea, or by something that AdamW could use too?"""
 
 from __future__ import annotations
 

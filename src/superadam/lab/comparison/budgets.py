@@ -1,4 +1,4 @@
-"""How long runs are: the rungs of tuning, and equal epochs or equal seconds beside equal gradients."""
+"""Lengths of runs: the rungs of tuning, and equal epochs or equal seconds besides equal gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEWEST = 2  # trials that are run to the end
 
 
 class Length(NamedTuple):
-    """Of a run, as in a job."""
+    """The length of a run, as in a job."""
 
     budget: Budget = "gradients"
     amount: int | None = None
@@ -39,7 +39,7 @@ def rungs(plan: Plan, task: str) -> list[int | None]:
 
 
 def kept(plan: Plan, trials: int) -> int:
-    """How many trials go on to the next rung.
+    """The number of trials that continue on the next rung.
 
     >>> kept(Plan(["a"], [], halving=3), 9), kept(Plan(["a"], [], halving=3), 3)
     (3, 2)
@@ -51,7 +51,7 @@ def kept(plan: Plan, trials: int) -> int:
 
 
 def lengths(plan: Plan, task: str, mine: Iterable[Record], theirs: Iterable[Record] | None) -> list[Length]:
-    """Of the runs of a method on a task, by all of its records and those of the baseline, if that has been tuned.
+    """The lengths of a method's runs on a task, from its records and those of the tuned baseline.
 
     A budget that would be the same run as with equal gradients is left out.
     """
@@ -67,8 +67,8 @@ def lengths(plan: Plan, task: str, mine: Iterable[Record], theirs: Iterable[Reco
 
 
 def same_run(plan: Plan, budget: Budget, records: list[Record]) -> bool:
-    """Whether a method needs no other run than the one with equal gradients: it takes one for each batch, or it is the
-    baseline, whose seconds all have."""
+    """Whether the run with equal gradients serves for this budget too: the method takes one gradient per batch, or it
+    is the baseline, whose seconds all methods get."""
     whole = _whole(records)
     if budget == "epochs":
         return all(known(r.rows[-1].get("gradient_evaluations")) <= known(r.rows[-1].get("step")) for r in whole)
@@ -76,12 +76,12 @@ def same_run(plan: Plan, budget: Budget, records: list[Record]) -> bool:
 
 
 def _whole(records: Iterable[Record]) -> list[Record]:
-    """The trials that came to their end."""
+    """The trials that finished."""
     return [r for r in records if r.phase == "tune" and r.amount is None and r.status == "finished" and r.rows]
 
 
 def _seconds(records: Iterable[Record]) -> float:
-    """Of a gradient evaluation, with the optimizer's step."""
+    """Seconds of a gradient evaluation with the optimizer's step."""
     last = [r.rows[-1] for r in _whole(records)]
     each = [known(row.get("seconds")) / known(row.get("gradient_evaluations")) for row in last]
     return median(finite) if (finite := [s for s in each if 0 < s < math.inf]) else 0.0

@@ -1,4 +1,4 @@
-"""What a reader has to know beside the verdict: failed runs, best values at the edge of a range, few seeds."""
+"""Cautions beside the verdict: failed runs, best values at the edge of a range, few seeds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def count(n: int, word: str) -> str:
 
 
 def cautions_of(results: Results, found: Statistics) -> list[str]:
-    """One sentence or two each."""
+    """The cautions, each of one or two sentences."""
     made = _failures(results)
     theirs = label(found.baseline)
     for task in found.tasks.values():
@@ -72,7 +72,7 @@ def cautions_of(results: Results, found: Statistics) -> list[str]:
 
 
 def _edges(results: Results, task: TaskStatistics) -> list[str]:
-    """Best values that are the lowest, highest or only ones that were tried."""
+    """Best values that are the lowest, highest or only ones tried."""
     methods: dict[tuple[str, str], list[str]] = {}
     for m, trials in task.trials.items():
         for found in trials.edges.items():
@@ -106,7 +106,7 @@ def _failures(results: Results) -> list[str]:
 
 
 def _history(results: Results) -> list[str]:
-    """What a reader has to know of a comparison that was extended, or continued with other versions."""
+    """Cautions about a comparison that was extended, or continued with other versions."""
     earlier, seeds = results.environment.get("earlier", []), results.plan.report_seeds
     made = []
     first = [seed for seed in seeds if any(seed in stage["report_seeds"] for stage in earlier)]

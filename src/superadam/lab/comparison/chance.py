@@ -1,4 +1,5 @@
-"""The chance of tuning: what another choice of options would have changed, which p and the intervals leave out."""
+"""The noise of tuning: how much the result would vary if tuning were repeated. p and the intervals do not include
+it."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ DRAWS = 2000
 
 
 def tuning_variance(losses: Sequence[float], noise: float) -> float:
-    """The variance of the logarithm of a method's loss, were it tuned again.
+    """The variance of the logarithm of a method's loss over repeated tuning.
 
     Args:
         losses: logarithms of the final losses of the trials, each a mean over the tuning seeds.
-        noise: standard deviation of each.
+        noise: standard deviation of each of them.
 
-    The trials' losses stand in for the truth: noise is added to them, and what is then the best is chosen. It is 0
-    where one trial is far better than all others, or where several are as good.
+    The losses of the trials are taken as the truth. Noise is added to them, and the trial that is then the best is
+    chosen. The variance is 0 if one trial is far better than all others, or if several are equally good.
 
     >>> tuning_variance([0.0, 1.0], 0.01), tuning_variance([0.0, 0.0], 0.01), tuning_variance([0.0, 0.02], 0.02) > 5e-5
     (0.0, 0.0, True)
@@ -40,13 +41,13 @@ def tuning_variance(losses: Sequence[float], noise: float) -> float:
 
 @cache
 def _normal(n: int) -> NDArray[np.float64]:
-    """Always the same, so that a report comes out the same each time."""
+    """Normal random numbers that are always the same, so that reports are reproducible."""
     return np.random.default_rng(0).standard_normal((DRAWS, n))
 
 
 def unsure(results: Results, found: Statistics) -> dict[str | None, set[str]]:
-    """By task, and for None over all tasks: the methods whose difference is shown with the options that tuning has
-    chosen, and is not once the variance of tuning is added to that of the seeds."""
+    """By task, and for None over all tasks: the methods whose difference is significant with the chosen options, but no
+    longer when the variance of tuning is added to that of the seeds."""
     variances = {name: _of_task(results, found, name) for name in found.tasks}
     tested: list[tuple[str | None, Comparison, float]] = []
     for task in found.tasks.values():
@@ -75,7 +76,7 @@ def of_differences(results: Results, found: Statistics) -> dict[str, float]:
 
 
 def _of_task(results: Results, found: Statistics, name: str) -> dict[str, float]:
-    """By method. Where the spread is not known, none."""
+    """The variance of tuning by method. Methods whose spread is unknown are left out."""
     task, plan = found.tasks[name], results.plan
     noise = spread(o.finals for o in task.outcomes.values()) / math.sqrt(2 * max(1, len(plan.tuning_seeds)))
     variances = {}
@@ -91,7 +92,7 @@ def _sum(variances: dict[str, float], *methods: str) -> float:
 
 
 def _p(c: Comparison, variance: float) -> float:
-    """Of Student's test with the variance of tuning; no less than without it."""
+    """p of Student's test with the variance of tuning; never smaller than without it."""
     if c.evidence is None or not c.relative or not c.error > 0:
         return math.nan if c.evidence is None else c.evidence.p
     t = abs(math.log(c.finals.value)) / math.sqrt(c.error**2 + variance)

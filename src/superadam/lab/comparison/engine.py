@@ -1,4 +1,4 @@
-"""`superadam compare`: keeps the queue filled and the workers alive, until every run of the plan is made."""
+"""`superadam compare`: keeps the queue filled and the workers alive until every run of the plan is done."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing_extensions import Self
 from superadam.lab import own
 from superadam.lab.comparison.budgets import kept, rungs
 from superadam.lab.comparison.jobs import Job, complete, needed
-from superadam.lab.comparison.limits import end_group
+from superadam.lab.comparison.limits import end_group, has_ended
 from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.planner import Planner, child_environment
 from superadam.lab.comparison.planning import plan_of
@@ -44,14 +44,15 @@ Listener = Callable[[Queue, list[Record]], None]
 
 
 def compare(tasks: Sequence[str] = (), methods: Sequence[str] | None = None, **options: Any) -> Results:
-    """Tune every method alike, repeat the best of each on other seeds, and write results and reports into a folder.
+    """Tune every method in the same way, run the best options on other seeds, and write results and reports into a
+    folder.
 
-    One that was stopped goes on: call it again with the same arguments. With more tasks, methods or seeds and the same
-    `out`, it is extended.
+    To resume a comparison that was stopped, call this again with the same arguments. To extend it, pass more tasks,
+    methods or seeds and the same `out`.
 
     Args:
         tasks: names of tasks.
-        methods: names of the zoo, with options behind them.
+        methods: methods with their options, such as "super_adam tau=1".
         options: the other fields of `Options`, such as `scale`, `trials`, `seeds`, `jobs` and `out`.
     """
     if executing:
@@ -71,9 +72,9 @@ compare.__signature__ = inspect.signature(Options).replace(return_annotation="Re
 
 
 def planned(options: Options) -> tuple[Plan, Path, str]:
-    """The plan, its folder, and what there is to say of it before it starts: what fits into the minutes.
+    """The plan, its folder, and the message before it starts: what fits into the minutes.
 
-    With limits, a child process makes it: what hangs or leaks there is stopped, and is no part of this process.
+    With limits, a child process makes the plan, so that user code that hangs or leaks can be stopped.
     """
     begun, minutes = time.monotonic(), options.minutes
     if minutes is None and options.run_seconds is None and options.run_memory is None:
@@ -101,7 +102,7 @@ def planned(options: Options) -> tuple[Plan, Path, str]:
 
 
 def to_reuse(options: Options) -> Sequence[str | Path] | None:
-    """The folders whose runs may be taken; None for those next to the comparison's own."""
+    """The folders whose runs may be reused; None for the folders next to the comparison's own."""
     if options.no_reuse and options.reuse:
         raise ValueError("--reuse and --no-reuse contradict each other: give one of them")
     return () if options.no_reuse else options.reuse
@@ -123,7 +124,7 @@ def report(results: Results, folder: Path, source: Path | None = None) -> str:
 
 
 def place_of(plan: Plan, out: str | Path | None) -> Path:
-    """The folder of a comparison: its own name makes the same call go on with it."""
+    """The folder of a comparison. Its name depends on the comparison, so that the same call resumes it."""
     return Path(out) if out is not None else Path("comparisons") / "-".join([*plan.tasks, plan.scale])
 
 
@@ -136,10 +137,10 @@ def carry_out(
     reuse: Sequence[str | Path] | None = (),
     begun: float | None = None,
 ) -> Results:
-    """Make all runs of the plan, and write their results; if it is stopped, those that are there.
+    """Do all runs of the plan and write the results. If it is stopped, write the results so far.
 
-    Runs of the folders to `reuse` are taken where they would be the same; None stands for the folders next to this one.
-    The minutes of the plan are counted from `begun` on, by `time.monotonic`.
+    Identical runs in the `reuse` folders are reused; None means the folders next to this one. The minutes of the plan
+    count from `begun`, by `time.monotonic`.
     """
     begun = time.monotonic() if begun is None else begun
     folder.mkdir(parents=True, exist_ok=True)
@@ -173,7 +174,7 @@ def _until_done(
     made: Callable[[Job], Record | None] = lambda job: None,
     begun: float = math.inf,
 ) -> Plan:
-    """Returns the plan whose runs are all made: another process may have extended it."""
+    """Returns the plan whose runs are all done. Another process may have extended it."""
     known: tuple[Plan, int] | None = None
     while True:
         plan, records = queue.plan, queue.records()
@@ -201,7 +202,7 @@ def _until_done(
 
 
 def plan_size(plan: Plan) -> int:
-    """How many runs there will be, without those of other budgets than equal gradients."""
+    """The number of runs, without those for budgets other than equal gradients."""
     found = 0
     for task in plan.tasks:
         trials = plan.trials
@@ -215,9 +216,9 @@ def plan_size(plan: Plan) -> int:
 class Workers:
     """Worker processes. They end when this process does, however it ends.
 
-    A run that kills its workers has failed after some of them, which is counted in the database. `deaths` are those
-    since the last run was made: if there are more, it is not a run that kills them. A worker that leaves and says why
-    (no data, no memory, another task file) is not started often: its followers would find the same.
+    The database counts the workers that a run kills; after some of them the run has failed. `deaths` counts dead
+    workers since the last finished run: if there are more, the cause is not a run. A worker that stops with a reason
+    (no data, no memory, another task file) is not restarted often, because the next worker would stop too.
     """
 
     def __init__(self, storage: str, name: str, jobs: int, log: Path) -> None:
@@ -227,7 +228,7 @@ class Workers:
         self.forget()
 
     def forget(self) -> None:
-        """A run has been made."""
+        """Reset the count: a run is done."""
         self.deaths = self.refusals = 0
 
     def __enter__(self) -> Self:
@@ -240,7 +241,7 @@ class Workers:
                 process.kill()
             _close(process)
         for process in self._processes:
-            process.wait()
+            has_ended(process, wait=True)
             end_group(process)
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -261,8 +262,11 @@ class Workers:
         return process
 
     def restart(self) -> int:
-        """Start those anew that have died. Returns their number."""
-        dead = [i for i, process in enumerate(self._processes) if process.poll() is not None]
+        """Restart the workers that died. Returns their number."""
+        dead = [i for i, process in enumerate(self._processes) if has_ended(process)]
+        for i in dead:
+            _close(self._processes[i])
+            end_group(self._processes[i])
         self.deaths += len(dead)
         self.refusals += sum(self._processes[i].returncode == WRONG for i in dead)
         if self.deaths > (RETRIES + 1) * self._jobs or self.refusals > self._jobs:
@@ -271,8 +275,6 @@ class Workers:
             why = ", ".join([*said, f"more is in {self._log}"])
             raise ValueError(f"All workers crashed before finishing a run: {why}")
         for i in dead:
-            _close(self._processes[i])
-            end_group(self._processes[i])
             self._processes[i] = self._start()
         return len(dead)
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass
 class Result:
-    """What a worker leaves of a run, its rows by column."""
+    """The result of a run as a worker stores it, with its rows by column."""
 
     status: Literal["finished", "diverged", "failed"]
     rows: dict[str, list[Any]]
@@ -38,7 +38,7 @@ class Result:
 
 @dataclasses.dataclass
 class Worker:
-    """A process, as `identity.this` says it."""
+    """A process, as in `identity.this`."""
 
     host: str
     boot: str
@@ -62,7 +62,7 @@ class Entry:
 
     @classmethod
     def of(cls, row: Any) -> Entry:
-        """Whoever wrote it: it is checked."""
+        """From JSON, which is checked because anybody may have written it."""
         where = f"run {row.id}"
         if row.state not in get_args(State) or type(row.deaths) is not int:
             raise ValueError(f"{where} has the state {row.state!r} after {row.deaths!r} deaths of workers")
@@ -76,7 +76,7 @@ class Entry:
 
 
 def text_of(found: Any) -> str:
-    """As JSON. What a job has by default is left out, so that earlier versions' jobs keep their digests."""
+    """The job as JSON. Default values are left out, so that jobs of earlier versions keep their digests."""
     plain = dataclasses.asdict(found)
     if isinstance(found, Job):
         plain = {f.name: plain[f.name] for f in dataclasses.fields(Job) if plain[f.name] != f.default}

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 class Estimate(NamedTuple):
-    """A mean of n values, and what it could be in 95 of 100 cases. One value alone has no interval: NaN."""
+    """A mean of n values with its 95 % interval. A single value has no interval: NaN."""
 
     value: float
     low: float
@@ -28,7 +28,7 @@ class Estimate(NamedTuple):
     n: int
 
     def exp(self) -> Estimate:
-        """Of logarithms, the geometric mean."""
+        """For logarithms: the geometric mean."""
         value, low, high = (math.exp(min(x, 700.0)) if x < math.inf else x for x in self[:3])
         return Estimate(value, low, high, self.n)
 
@@ -56,11 +56,11 @@ def mean(values: Sequence[float]) -> Estimate:
 def paired(values: Sequence[float], least: Sequence[float] | None = None) -> Estimate:
     """The mean of paired differences, with an interval for few of them.
 
-    At each end it is the wider one of the percentile bootstrap's and Student's: the first alone would hold the truth in
-    about 83 of 100 cases with five normal values, the second relies on normal ones.
+    Each end is the wider of the percentile bootstrap's and Student's. The bootstrap alone would cover the truth in
+    about 83 of 100 cases with five normal values, and Student's interval assumes normal values.
 
-    Where the differences are not known exactly, `values` are the most that they could be, infinity included, and
-    `least` the least: the upper end is that of the first, the lower one that of both.
+    If the differences are not known exactly, `values` are their upper bounds, which may be infinite, and `least` their
+    lower bounds. The upper end of the interval uses `values`, the lower end uses both.
 
     >>> paired([1.0, 2.0, 3.0]).low == mean([1.0, 2.0, 3.0]).low, paired([0.1, math.inf], least=[0.1, 0.3]).high
     (True, inf)
@@ -94,7 +94,8 @@ def log_ratio(a: float, b: float) -> float:
 
 
 class Evidence(NamedTuple):
-    """How probable a difference this large would be without one, and its sign: -1 is lower than the baseline."""
+    """p: the probability of a difference this large if there were none; and its sign: -1 means lower than the
+    baseline."""
 
     p: float
     sign: int
@@ -103,7 +104,7 @@ class Evidence(NamedTuple):
 def evidence(differences: Sequence[float]) -> Evidence | None:
     """Student's test of paired differences, two-sided; None if there are fewer than two.
 
-    Rank tests and sign flips of five pairs have no p below 1/16, so they could never tell anything.
+    Rank tests and sign flips of five pairs have no p below 1/16, so they could never be significant.
     """
     if len(differences) < 2:
         return None
@@ -114,7 +115,7 @@ def evidence(differences: Sequence[float]) -> Evidence | None:
 
 
 def student_p(differences: Sequence[float]) -> float:
-    """Two-sided, for the mean 0."""
+    """The two-sided p of Student's test for mean 0."""
     x = np.asarray(differences, dtype=np.float64)
     spread = float(x.std(ddof=1))
     if spread == 0.0:
@@ -123,7 +124,7 @@ def student_p(differences: Sequence[float]) -> float:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """p-values corrected for their number (Holm, Scand. J. Statist. 6, 1979): some error in 5 of 100 families at most.
+    """p-values corrected for their number (Holm, Scand. J. Statist. 6, 1979): at most 5 of 100 families have an error.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -142,5 +143,5 @@ def _quantile(degrees: int) -> float:
 
 @cache
 def _resamples(n: int) -> NDArray[np.int64]:
-    """Always the same, so that a report comes out the same each time."""
+    """Bootstrap samples that are always the same, so that reports are reproducible."""
     return np.random.default_rng(0).integers(n, size=(RESAMPLES, n))

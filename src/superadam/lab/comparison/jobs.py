@@ -1,4 +1,4 @@
-"""Which runs a comparison needs, given those that are done. A function of the plan and of their numbers alone."""
+"""The runs that a comparison needs, given those that are done: a function of the plan and of their numbers only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Place = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A run to be made. Its length is the task's gradient evaluations, or `amount`: gradient evaluations, or batches if
+    """A run to do. Its length is the task's gradient evaluations, or `amount`: gradient evaluations, or batches if
     `budget` is "epochs"."""
 
     task: str
@@ -43,7 +43,7 @@ class Job:
 
 
 def needed(plan: Plan, done: Iterable[Record]) -> list[Job]:
-    """All runs that can be named by now, in the plan's order: tuning, and the report where tuning is done."""
+    """All runs that are known so far, in the plan's order: tuning, and the final runs where tuning is done."""
     found = _by_place(plan, done)
     tuning, chosen = {}, {}
     for (task, method), records in found.items():
@@ -60,13 +60,13 @@ def needed(plan: Plan, done: Iterable[Record]) -> list[Job]:
 
 
 def complete(plan: Plan, done: Iterable[Record]) -> bool:
-    """Whether all runs are made."""
+    """Whether all runs are done."""
     records = list(done)
     return _tuned(plan, records) and not _missing(plan, records)
 
 
 def finished_seeds(plan: Plan, done: Iterable[Record]) -> list[int]:
-    """The seeds of the report with all their runs: of every method, on every task, with every budget."""
+    """The report seeds whose runs are all done: of every method, on every task, with every budget."""
     records = list(done)
     if not _tuned(plan, records):
         return []
@@ -96,7 +96,7 @@ def _by_place(plan: Plan, done: Iterable[Record]) -> dict[Place, list[Record]]:
 
 
 def _tuning(plan: Plan, task: str, method: str, records: list[Record]) -> tuple[list[Job], tuple[int, Tuned] | None]:
-    """The trials that can be named, from rung to rung; and the best at the end of the last one."""
+    """The trials that are known so far, from rung to rung, and the best one of the last rung."""
     trials = dict(enumerate(proposed(plan, method, scores(plan, records))))
     jobs: list[Job] = []
     for amount in rungs(plan, task):
@@ -112,12 +112,12 @@ def _tuning(plan: Plan, task: str, method: str, records: list[Record]) -> tuple[
 
 
 def judged(record: Record) -> float:
-    """What a trial is judged by: the loss that decides, at the end of the run; ∞ if it did not come to its end."""
+    """The score of a trial: the criterion's loss at the end of the run; ∞ if the run did not finish."""
     return final(record, criterion(record.rows[-1] if record.rows else ()))
 
 
 def scores(plan: Plan, records: Iterable[Record], amount: int | None = None) -> dict[int, tuple[Tuned, float]]:
-    """Of each trial of one task and method that is complete: its options, and the mean final loss over the seeds."""
+    """For each complete trial of a task and method: its options, and the mean final loss over the seeds."""
     by_trial: dict[int, dict[int, Record]] = {}
     for record in records:
         if record.phase == "tune" and record.seed in plan.tuning_seeds and record.amount == amount:
@@ -131,6 +131,6 @@ def scores(plan: Plan, records: Iterable[Record], amount: int | None = None) -> 
 
 
 def best(plan: Plan, records: Iterable[Record]) -> tuple[int, Tuned] | None:
-    """The trial of one task and method with the least loss, the first of several; None as long as one is missing."""
+    """The trial of a task and method with the lowest loss (ties: the first); None while one is missing."""
     found = list(records)
     return _tuning(plan, found[0].task, found[0].method, found)[1] if found else None

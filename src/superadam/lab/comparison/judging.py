@@ -1,4 +1,4 @@
-"""What may be said of each method: its outcome by the statistics, unless the runs are not enough to tell."""
+"""The outcome of each method: that of the statistics, unless the runs are not enough to tell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIDES = {"lowest": "below", "highest": "above"}
 
 
 class Judgement(NamedTuple):
-    """What a comparison says of a method.
+    """The outcome of a method.
 
     `outcome` is one of `OUTCOMES`: significantly "better" or "worse"; "unsure", if repeating the tuning could undo the
     difference; "insufficient", if there are too few seeds or a learning rate was not tried far enough; "lost", with
@@ -30,12 +30,13 @@ class Judgement(NamedTuple):
 
 
 def judged(results: Results, found: Statistics) -> dict[str | None, dict[str, Judgement]]:
-    """By task, and for None over all tasks: what can be said of each method but the baseline.
+    """By task, and for None over all tasks: the outcome of each method except the baseline.
 
-    Fewer than three seeds say nothing. If a best learning rate is the lowest or highest that was tried, a better one
+    Fewer than three seeds are not enough. If a best learning rate is the lowest or highest that was tried, a better one
     may lie beyond it. If it is the baseline's, no method is "better" or "same". If it is the method's, this method is
-    not "worse", "lost" or "same"; it can be "better", for a better learning rate would only add to that. Other tuned
-    options have the range that their author chose: at its edge they are a caution, and no reason against a verdict.
+    not "worse", "lost" or "same"; it can be "better", because a better learning rate would only increase the
+    difference. Other tuned options have a range that their author chose: at its edge they cause a caution, but do not
+    prevent a verdict.
     """
     doubts = unsure(results, found)
     said: dict[str | None, dict[str, Judgement]] = {}
@@ -61,7 +62,7 @@ def _judged(c: Comparison | None, tasks: list[TaskStatistics], baseline: str, do
 
 
 def _seeds(c: Comparison) -> str:
-    """What is missing of them; a difference needs seeds on which neither run was lost."""
+    """The seeds that are missing. A difference needs seeds on which neither run diverged or failed."""
     if c.n < FEWEST:
         return f"at least {FEWEST} seeds ({c.n} here)"
     if c.finals.n < FEWEST and c.outcome != "lost":
@@ -70,7 +71,7 @@ def _seeds(c: Comparison) -> str:
 
 
 def _rates(task: TaskStatistics, method: str, tasks: int) -> list[str]:
-    """Which learning rates of a method should be tried beyond those that were."""
+    """The direction in which further learning rates of a method should be tried."""
     trials, needs = task.trials[method], []
     where = f" on {task.name}" if tasks > 1 else ""
     for key, side in trials.edges.items():

@@ -1,4 +1,5 @@
-"""A run that hangs, or leaks, ends: with its worker, since nothing else would surely end it."""
+"""Limits for runs that hang or leak memory. The whole worker is ended, because nothing else is certain to stop the
+run."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["EXCEEDED", "descendants", "end_group", "limited", "resident"]
+__all__ = ["EXCEEDED", "descendants", "end_group", "has_ended", "limited", "resident"]
 
 EXCEEDED = 75  # the exit code of a worker whose run has met a limit
 POLL = 0.2  # seconds
@@ -23,7 +24,7 @@ GIGABYTE = 1e9
 
 
 def resident() -> float:
-    """The memory of this process and of those that it has started, in gigabytes. Pages that they share count once.
+    """The memory of this process and its descendants, in gigabytes. Shared pages count once.
 
     >>> 0.01 < resident() < 1000
     True
@@ -39,7 +40,7 @@ def resident() -> float:
 
 
 def _memory(pid: int) -> float:
-    """Of a process, in bytes, with its part of what it shares; 0 if it has ended."""
+    """The memory of a process in bytes, with its part of shared pages; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:  # it has ended, or the kernel has no such file
@@ -50,7 +51,7 @@ def _memory(pid: int) -> float:
 
 
 def descendants() -> list[int]:
-    """The processes that this one has started, and theirs. Only Linux tells."""
+    """All descendants of this process. Known only on Linux."""
     found, new = [], [os.getpid()]
     while new:
         texts = [_read(path) for pid in new for path in Path(f"/proc/{pid}/task").glob("*/children")]
@@ -60,7 +61,7 @@ def descendants() -> list[int]:
 
 
 def _read(path: Path) -> str:
-    """Empty if its process has ended."""
+    """The content of a file in /proc; empty if its process has ended."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -75,8 +76,25 @@ def _end(pids: Iterable[int]) -> None:
             os.waitpid(pid, 0)
 
 
+def has_ended(process: subprocess.Popen[bytes], *, wait: bool = False) -> bool:
+    """Whether a process has ended, or `wait` until it has. Its exit code is not collected.
+
+    So its number, which is that of its group, is given to no other process before `end_group`.
+    """
+    if process.returncode is None and hasattr(os, "waitid"):  # macOS has it from Python 3.13 on
+        with suppress(ChildProcessError):  # the system collects exit codes itself
+            how = os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG)
+            return os.waitid(os.P_PID, process.pid, how) is not None
+    return (process.wait() if wait else process.poll()) is not None
+
+
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a process group, with all others of the group."""
+    """End a process that leads a process group, with all others of the group, and collect its exit code.
+
+    Where the code has been collected before, the number may be that of a stranger: then nothing is ended.
+    """
+    if process.returncode is not None:
+        return
     with suppress(ProcessLookupError, PermissionError):  # it has ended, or not made its group yet
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
@@ -96,12 +114,13 @@ def limited(
     stopped: Callable[[str], None],
     limit: str = "the limit of --run-seconds",
 ) -> Iterator[None]:
-    """Inside, at most so many seconds, and so many gigabytes of this process and those that it starts.
+    """Limit the seconds, and the gigabytes of this process and its descendants, inside the context.
 
-    Beyond, `stopped` is told why, in another thread, and all of them end. `limit` says what the seconds are.
+    If a limit is exceeded, `stopped` gets the reason, in another thread, and all of these processes end. `limit` names
+    the limit of the seconds.
 
-    Copies of this process that were forked inside end in any case. Code that never lets another thread run, in C, is
-    ended by the system a little later, without a message.
+    Copies of this process that were forked inside always end. C code that never lets another thread run is ended by the
+    system a little later, without a message.
     """
     if seconds is None and memory is None:
         yield

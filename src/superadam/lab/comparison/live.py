@@ -1,4 +1,4 @@
-"""How a comparison goes on, for people."""
+"""The progress of a comparison in the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINE = 10.0  # seconds between lines, where there is no terminal
 
 
 class Shown:
-    """A table of methods and tasks that keeps up to date; lines where the output is no terminal."""
+    """A table of methods and tasks that is updated; plain lines if the output is not a terminal."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -54,7 +54,7 @@ class Shown:
 
 
 def table(plan: Plan, records: list[Record]) -> Table:
-    """Trials done, the best of them, and seeds of the report done."""
+    """The table: finished trials, the best of them, and finished report seeds."""
     shown = Table("method", *plan.tasks, title="trials · best lr → validation loss · final runs")
     for method in plan.methods:
         cells = []

@@ -1,4 +1,4 @@
-"""What came out of a method's runs on a task: ends, bests, times to a target, curves; by seed."""
+"""The outcome of a method's runs on a task, by seed: final and best values, times to a target, curves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Curves = dict[str, list[Any]]
 
 
 def columns(records: Iterable[Record]) -> list[str]:
-    """What was measured, train before valid before test, losses before scores."""
+    """The measured columns: train before valid before test, losses before scores."""
     names = dict.fromkeys(name for record in records for row in record.rows[:1] + record.rows[-1:] for name in row)
     splits = [name for name in names if name.startswith(("train_", "valid_", "test_"))]
     order = ("train", "valid", "test")
@@ -34,10 +34,10 @@ def columns(records: Iterable[Record]) -> list[str]:
 
 
 def crossing(rows: Sequence[Row], name: str, target: float) -> dict[str, float]:
-    """When the loss was first at the target or below: evaluations and seconds, infinite for never.
+    """When the loss first reached the target: evaluations and seconds, infinite if never.
 
-    Between two rows the logarithm of the loss is taken as linear (the loss itself, if one is not positive). Initial
-    weights do not count, however good.
+    Between two rows the logarithm of the loss is interpolated linearly (the loss itself, if one is not positive). The
+    initial weights never count.
 
     >>> rows = [{"gradient_evaluations": e, "seconds": e / 10, "loss": f} for e, f in ((0, 4.0), (10, 1.0))]
     >>> crossing(rows, "loss", 2.0)
@@ -60,7 +60,7 @@ def crossing(rows: Sequence[Row], name: str, target: float) -> dict[str, float]:
 
 
 def _part(above: float, below: float, target: float) -> float:
-    """Of the way from one loss to the other, where the target is: below <= target < above."""
+    """The position of the target between two losses, from 0 to 1: below <= target < above."""
     if below > 0:
         return log_ratio(above, target) / log_ratio(above, below)
     unit = max(above, -below)  # so that no difference overflows, or is 0
@@ -69,7 +69,7 @@ def _part(above: float, below: float, target: float) -> float:
 
 @dataclasses.dataclass
 class Outcome:
-    """The runs of a method on a task, one for each seed of the report."""
+    """The runs of a method on a task, one for each report seed."""
 
     task: str
     method: str
@@ -79,21 +79,21 @@ class Outcome:
 
     @cached_property
     def finals(self) -> dict[int, float]:
-        """The loss that decides at the end, by seed."""
+        """The final loss of the criterion, by seed."""
         return {seed: final(run, self.criterion) for seed, run in self.runs.items()}
 
     @property
     def finished(self) -> int:
-        """How many runs came to their end."""
+        """The number of runs that finished."""
         return sum(math.isfinite(f) for f in self.finals.values())
 
     @property
     def options(self) -> dict[str, Any]:
-        """What tuning chose."""
+        """The options that tuning chose."""
         return next((run.options for run in self.runs.values()), {})
 
     def least(self, seed: int) -> float:
-        """The least of the loss that decides after some training, in one run."""
+        """The lowest loss of the criterion in a run, without the initial weights."""
         rows = [r for r in self.runs[seed].rows if known(r.get(AXES[0])) > 0]
         return min((known(row.get(self.criterion)) for row in rows), default=math.inf)
 
@@ -107,16 +107,18 @@ class Outcome:
         return all(run.rows[-1].get(axis, 0.0) is not None for run in self.runs.values() if run.rows)
 
     def spent(self, axis: str) -> dict[int, float]:
-        """Evaluations or seconds of whole runs, by seed. For one that stopped early, the most of the others."""
+        """Evaluations or seconds of whole runs, by seed. A run that stopped early gets the largest value of the
+        others."""
         last = {seed: known(run.rows[-1].get(axis)) if run.rows else math.inf for seed, run in self.runs.items()}
         whole = [last[seed] for seed, f in self.finals.items() if math.isfinite(f) and math.isfinite(last[seed])]
         most = max(whole or [v for v in last.values() if math.isfinite(v)] or [math.inf])
         return {seed: last[seed] if math.isfinite(f) and f < math.inf else most for seed, f in self.finals.items()}
 
     def summary(self, name: str) -> tuple[Estimate, Estimate]:
-        """At the end of the finished runs; and at each one's row with the least of the loss that decides.
+        """Means at the end of the finished runs, and at each run's row with the lowest loss of the criterion.
 
-        Geometric means, as ratios are of these; of accuracies, which are shares, and of what is not positive, means.
+        They are geometric means, because the ratios use these. Accuracies and values that are not positive have plain
+        means.
         """
         ends, bests = [], []
         for seed, run in self.runs.items():
@@ -129,7 +131,7 @@ class Outcome:
     def curves(self) -> Curves:
         """The median over seeds, lowest and highest of each column by gradient evaluations; None if not finite.
 
-        A run that has diverged counts as infinite from there on.
+        A diverged run counts as infinite from the divergence on.
         """
         rows = {seed: {known(r.get(AXES[0])): r for r in run.rows} for seed, run in self.runs.items()}
         places = sorted({e for by in rows.values() for e in by if math.isfinite(e)})
@@ -150,7 +152,7 @@ class Outcome:
 
 
 def _median(values: Sequence[float]) -> float:
-    """Of sorted values; of the two in the middle, if one is infinite, that one."""
+    """The median of sorted values; infinite if one of the two in the middle is."""
     n = len(values)
     return (values[(n - 1) // 2] + values[n // 2]) / 2
 

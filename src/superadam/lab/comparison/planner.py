@@ -1,4 +1,4 @@
-"""The plan and the pilot runs, made by a child process: code of the user's that hangs or leaks is stopped there."""
+"""The plan and the pilot runs, in a child process, where user code that hangs or leaks can be stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Self
 
 from superadam.lab.comparison.entries import plan_from, text_of
-from superadam.lab.comparison.limits import end_group, limited
+from superadam.lab.comparison.limits import end_group, has_ended, limited
 from superadam.lab.comparison.options import Options
 from superadam.lab.comparison.planning import plan_of
 from superadam.lab.comparison.records import Plan
@@ -36,7 +36,7 @@ LOADING = 60.0  # seconds for a task file, which may import much; more if a run 
 
 
 def child_environment() -> dict[str, str]:
-    """Of processes that are started from here: they use one thread, and import what this one can import."""
+    """The environment of child processes: one thread, and the same import path as this process."""
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -46,13 +46,13 @@ def child_environment() -> dict[str, str]:
 
 
 class Planner:
-    """A process that plans. It ends with this one, however that ends.
+    """A planning process. It ends when this process ends, in any way.
 
     The task file, the first gradient of each task, each optimizer that is made and each pilot run have the limits of a
     run. Whatever exceeds them is named in the error.
 
     Args:
-        ends: when all of it must be done, by `time.monotonic`; None for no such time.
+        ends: the deadline, by `time.monotonic`; None for no deadline.
     """
 
     def __init__(self, ends: float | None = None) -> None:
@@ -76,11 +76,11 @@ class Planner:
         self._pipe.close()
 
     def plan(self, options: Options) -> Plan:
-        """As `planning.plan_of`."""
+        """`planning.plan_of` in the child process."""
         return plan_from(json.dumps(self._asked({"options": dataclasses.asdict(options), "own": places()})))
 
     def pilots(self, plan: Plan) -> Pilots:
-        """As `timing.piloted`, of the plan that this process has made."""
+        """`timing.piloted` in the child process, for the plan that it made."""
         from superadam.lab.comparison.timing import Pilot  # scipy takes a second to import
 
         found = self._asked({"pilots": text_of(plan)})
@@ -93,7 +93,7 @@ class Planner:
             while True:
                 left = None if self._ends is None else max(0.0, self._ends - time.monotonic())
                 if not self._pipe.poll(left):
-                    raise ValueError(f"{what}: not done within --minutes. Give more, or fewer methods or tasks")
+                    raise ValueError(f"{what}: not done within --minutes. Give more minutes, or fewer methods or tasks")
                 kind, value = json.loads(self._pipe.recv_bytes())
                 if kind == "made":
                     return value
@@ -103,13 +103,15 @@ class Planner:
                     raise AssertionError(value)
                 what = value
         except (EOFError, OSError):
-            code = self._process.wait()
+            has_ended(self._process, wait=True)
+            end_group(self._process)
+            code = self._process.returncode
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise ValueError(f"{what}: the process that plans {how}") from None
+            raise ValueError(f"{what}: the planning process {how}") from None
 
 
 def _plain(value: Any) -> Any:
-    """Paths, and numbers of NumPy, for JSON."""
+    """Convert paths and NumPy numbers for JSON."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -117,7 +119,7 @@ def _plain(value: Any) -> Any:
 
 
 def main() -> None:
-    """Answer what the process at the other end asks, until it is no more."""
+    """Answer the requests of the parent process until it ends."""
     import torch._dynamo  # noqa: F401 - torch imports it with the first optimizer, whose time is limited
 
     pipe: Connection = Connection(int(sys.argv[1]))
@@ -164,7 +166,7 @@ def _answer(request: dict[str, Any], send: Any) -> Any:
 
 
 class _Guard:
-    """Limits what is done inside, and says what it is."""
+    """Limits user code and names it in the error."""
 
     def __init__(self, send: Any, seconds: float | None, memory: float | None) -> None:
         self._send, self._seconds, self._memory = send, seconds, memory

@@ -1,4 +1,4 @@
-"""From what a user asks for to a plan that every worker understands."""
+"""From the user's options to a plan for all workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TUNING_SEEDS = 1000  # from here on; those of the report are from 0 on
 
 
 class Guard(Protocol):
-    """Limits the user's code that is run inside. `what` names it; a file that is loaded may take longer than a run."""
+    """Limits the user's code inside the context. `what` names it; loading a file may take longer than a run."""
 
     def __call__(self, what: str, *, loading: bool = False) -> AbstractContextManager[None]: ...
 
@@ -40,12 +40,12 @@ def unguarded(what: str, *, loading: bool = False) -> AbstractContextManager[Non
 
 
 def plan_of(options: Options, guard: Guard = unguarded, own_methods: Mapping[str, str | None] | None = None) -> Plan:
-    """The plan, checked: every task and every method has been made once.
+    """The checked plan. The check builds every task and every method once.
 
     Args:
-        options: what is asked for.
+        options: the user's options.
         guard: limits the user's code.
-        own_methods: the `places` of the process that asks, by default this one.
+        own_methods: the `places` of the process that started the comparison; default: this one.
     """
     o, tasks, task_file = options, options.tasks, None
     own_methods = places() if own_methods is None else own_methods
@@ -105,7 +105,7 @@ def plan_of(options: Options, guard: Guard = unguarded, own_methods: Mapping[str
 
 
 def _methods(o: Options, resolve: Callable[[str], str]) -> dict[str, str]:
-    """By name, the baseline first: a method, or the name that one of the methods was given."""
+    """The methods by name, the baseline first. The baseline is a method, or the name given to one of the methods."""
     methods = list(o.methods) if o.methods is not None else ["paper"]
     given = {named(text)[0]: text for text in reversed(methods) if text != "paper"}
     baseline = given.get(o.baseline.strip(), o.baseline)
@@ -129,7 +129,7 @@ def _methods(o: Options, resolve: Callable[[str], str]) -> dict[str, str]:
 
 
 def named(text: str) -> tuple[str, str]:
-    """A method with a name of its own, or with itself for a name.
+    """The name of a method, and the method. Without a given name, the method is its own name.
 
     >>> named("mine: super_adam tau=0.5"), named('adam schedule={"type": "Constant"}')[0]
     (('mine', 'super_adam tau=0.5'), 'adam schedule={"type": "Constant"}')
@@ -139,8 +139,8 @@ def named(text: str) -> tuple[str, str]:
 
 
 def _checked(plan: Plan, task: str, budget: int | None, guard: Guard) -> tuple[int, dict[str, int]]:
-    """The gradient evaluations of a run, and how large the task is. A task or method that cannot be built is found
-    here, before anything has been run."""
+    """The gradient evaluations of a run, and the sizes of the task. Raises an error for a task or method that cannot be
+    built, before any run starts."""
     found, sizes = find(task), plan.sizes[task]
     with guard(f"{task}, the first gradient"):
         workload = found.workload(plan.scale, 0, plan.data_dir, sizes)

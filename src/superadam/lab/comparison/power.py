@@ -1,4 +1,4 @@
-"""How small a difference a comparison can show."""
+"""The smallest difference that a comparison can detect."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MOST = 50.0  # of a logarithm: what is more cannot be shown
 
 
 def detectable(spread: float, seeds: int, family: int = 1, tuning: float = 0.0) -> float:
-    """The least logarithm of a ratio that is shown in 4 of 5 comparisons, by Student's paired test at 0.05/family.
+    """The smallest log ratio that is detected in 4 of 5 comparisons, by Student's paired test at 0.05/family.
 
     `spread` is the standard deviation of the difference on one seed, `tuning` the variance that tuning adds to the mean
-    difference. More seeds do not reduce it. Holm's method starts at 0.05/family, so with other true differences
-    beside it, less can be shown.
+    difference. More seeds do not reduce it. Holm's method starts at 0.05/family, so if there are other true
+    differences, smaller ones can be detected.
 
     >>> round(detectable(0.1, 5), 3), round(detectable(0.1, 5, family=10), 3), round(detectable(0.1, 20), 3)
     (0.168, 0.316, 0.066)
@@ -47,10 +47,11 @@ def detectable(spread: float, seeds: int, family: int = 1, tuning: float = 0.0) 
 
 
 def spread(losses: Iterable[Mapping[int, float]]) -> float:
-    """The standard deviation of the logarithm of the ratio of two methods' losses on one seed; infinite if unknown.
+    """The standard deviation of the log ratio of two methods' losses on one seed; infinite if unknown.
 
-    It is √2 times that of what is left when the mean of every method, and that of every seed, are taken away: of all
-    methods together, for a few seeds of one say little. A method that has lost a run is left out.
+    It is √2 times the standard deviation of the residuals after subtracting the means of every method and of every
+    seed. It pools all methods, because a few seeds of one method say little. Methods with a diverged or failed run are
+    left out.
     """
     whole = [list(of.values()) for of in losses if of and all(0 < f < math.inf for f in of.values())]
     if len(whole) < 2 or len({len(row) for row in whole}) > 1 or len(whole[0]) < 2:
@@ -61,7 +62,7 @@ def spread(losses: Iterable[Mapping[int, float]]) -> float:
 
 
 def percent(logarithm: float) -> str:
-    """A difference of losses as people say it.
+    """A difference of losses in percent, in words.
 
     >>> percent(0.0392), percent(0.7), percent(math.inf)
     ('4.0 %', '101 %', 'any size')
@@ -73,9 +74,9 @@ def percent(logarithm: float) -> str:
 
 
 def shown(found: Statistics, seeds: int, tuning: Mapping[str, float]) -> dict[str, float]:
-    """By task, the least logarithm of a ratio on which such runs give a verdict in 4 of 5 cases, where that is known.
+    """By task, the smallest log ratio for which such runs give a verdict in 4 of 5 cases, if it is known.
 
-    `tuning` is by task the variance that tuning adds to a difference.
+    `tuning` is, by task, the variance that tuning adds to a difference.
     """
     found_by_task = {
         name: detectable(spread(o.finals for o in task.outcomes.values()), seeds, max(1, found.family), tuning[name])
@@ -85,7 +86,7 @@ def shown(found: Statistics, seeds: int, tuning: Mapping[str, float]) -> dict[st
 
 
 def statement(least: Mapping[str, float], seeds: int, forecast: Mapping[str, float]) -> str:
-    """What the report's runs could show, and what was forecast before them; empty if that cannot be said."""
+    """A sentence about the differences that the runs could detect, and about the forecast; empty if unknown."""
     if not least:
         return ""
     before = f" The forecast before the runs was {listed(forecast)}." if forecast else ""

@@ -1,10 +1,10 @@
 """The comparison in a database: one row for each run, which is waiting, running, done or lost.
 
-A worker claims a run by one UPDATE that changes its state from waiting to running and says who makes it. Of several
-workers that try, the database lets one succeed. The worker says that it is alive as long as the run takes, and leaves
-the result in the row. A run whose worker is silent, or known to be dead, waits again. Each change of a row is one
-statement, so that a kill at any moment leaves the run either with its worker, who is then found dead, or in the queue.
-Should a run be made twice all the same, its numbers are the same, and the first are taken.
+A worker claims a run by one UPDATE that changes its state from waiting to running and names the worker. If several
+workers try, the database lets one succeed. The worker sends heartbeats during the run and stores the result in the row.
+A run whose worker is silent, or known to be dead, waits again. Each change of a row is one statement, so after a kill
+at any moment the run is either with its dead worker or in the queue. If a run is done twice nevertheless, both have the
+same numbers, and the first result is used.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Queue:
 
     Args:
         storage: sqlite:///PATH or postgresql://…
-        name: of the comparison there.
-        plan: to begin one, or to go on with one of the same plan, or of one that it extends. Without it, one must be
-            there.
-        environment: of this process, for the results. It replaces that of a plan that is extended, or of other
-            code; theirs are kept under "earlier".
+        name: name of the comparison in the database.
+        plan: the plan, to start a comparison, to resume one with the same plan, or to extend one. Without a plan, the
+            comparison must exist.
+        environment: environment of this process, for the results. If a plan is extended, or the code differs, it
+            replaces the old environment, which is kept under "earlier".
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Queue:
             names = known(self._engine)
             if name not in names and known_to_optuna(self._engine, name):
                 raise ValueError(
-                    f"{masked(storage)} holds the comparison {name!r} in the form of an earlier version, which this "
-                    "one does not go on with. Choose another folder with --out; `superadam report` still reads the "
-                    "results.json of the old one"
+                    f"{masked(storage)} holds the comparison {name!r} of an earlier version, which this version "
+                    "cannot continue. Choose another folder with --out; `superadam report` still reads the old "
+                    "results.json"
                 )
             if name not in names and plan is None:
                 raise ValueError(
@@ -105,19 +105,19 @@ class Queue:
             connection.execute(update(comparisons).where(mine).values(ended=None, **values))
 
     def shorten(self, plan: Plan) -> None:
-        """Go by a plan with fewer seeds of the report from now on."""
+        """From now on use a plan with fewer report seeds."""
         with self._engine.begin() as connection:
             mine = comparisons.c.name == self.name
             connection.execute(update(comparisons).where(mine).values(plan=text_of(plan)))
 
     @property
     def plan(self) -> Plan:
-        """As it is now: another process may have extended it."""
+        """The current plan. Another process may have extended it."""
         return plan_from(self._comparison().plan)
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Of the process that has begun, or extended, the comparison."""
+        """The environment of the process that started or extended the comparison."""
         return _environment(self._comparison().environment)
 
     def _comparison(self) -> Any:
@@ -125,7 +125,7 @@ class Queue:
             return connection.execute(select(comparisons).where(comparisons.c.name == self.name)).one()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connection to the database."""
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -140,7 +140,7 @@ class Queue:
     # ------------------------------------------------------------------------------------------------ to be done
 
     def put(self, jobs: list[Job], made: Callable[[Job], Record | None] = lambda job: None) -> None:
-        """Add those that are not there yet, done if they are `made` already."""
+        """Add the runs that are missing; those in `made` are added as done."""
         with self._engine.begin() as connection:
             there = set(connection.scalars(select(runs.c.digest).where(runs.c.comparison == self.name)))
         for text, job in {text_of(job): job for job in jobs}.items():
@@ -153,9 +153,9 @@ class Queue:
                     connection.execute(insert(runs).values(row))  # refused if another process has just done it
 
     def revive(self, *, counting: bool = True) -> None:
-        """Put runs anew into the queue whose worker is silent, or a process of this machine that is no more.
+        """Put runs back into the queue whose worker is silent, or was a process of this machine that has ended.
 
-        Without `counting` these are no deaths: the comparison was stopped, and its workers with it.
+        Without `counting` these do not count as deaths: the comparison was stopped together with its workers.
         """
         with self._engine.begin() as connection:
             now = connection.scalar(select(func.current_timestamp()))
@@ -167,13 +167,13 @@ class Queue:
                 self._give_back(entry, counting=counting)
 
     def _give_back(self, entry: Entry, *, counting: bool) -> None:
-        """Its worker does not make it any more. A stop that somebody asked for does not count as its death."""
+        """Put a run back that its worker gave up. A requested stop does not count as a death."""
         deaths = entry.deaths + counting
         state = "lost" if counting and deaths > RETRIES else "waiting"
         self._change(entry, "running", worker=entry.holder, to={"state": state, "deaths": deaths})
 
     def _change(self, entry: Entry, *states: State, worker: str | None = None, to: dict[str, Any]) -> bool:
-        """Change a run that is in one of the states, and with that worker. False if it is not, any more."""
+        """Change a run if it is in one of the states and with that worker. False otherwise."""
         where = [runs.c.id == entry.id, runs.c.state.in_(states)]
         if worker is not None:
             where.append(runs.c.worker == worker)
@@ -184,7 +184,7 @@ class Queue:
 
     @contextmanager
     def take(self) -> Iterator[Taken | None]:
-        """A run that nobody else makes, kept alive while it is made; None if there is none."""
+        """Claim a waiting run and send heartbeats for it; None if there is none."""
         plan, me = self.plan, json.dumps(this())
         claim = {"state": "running", "worker": me, "alive": func.current_timestamp()}
         for entry in sorted(self.entries("waiting"), key=_order if plan.minutes else _reports_first):
@@ -208,7 +208,7 @@ class Queue:
                 taken.finish(taken.record)
 
     def _finish(self, entry: Entry, me: str, record: Record) -> None:
-        """Also if this worker was taken for dead meanwhile."""
+        """Store the result, even if this worker was considered dead in the meantime."""
         done = {"state": "done", "worker": me, "result": text_of(Result.of(record))}
         self._change(entry, "waiting", "running", to=done)
 
@@ -233,17 +233,17 @@ class Queue:
 
     @property
     def ended(self) -> bool:
-        """Whether all runs of the plan are made, and nobody has extended it since."""
+        """Whether all runs of the plan are done, and nobody has extended it since."""
         found = self._comparison()
         return bool(found.ended == found.plan)
 
     def end(self, plan: Plan) -> None:
-        """All of its runs are done."""
+        """Mark the comparison as ended."""
         with self._engine.begin() as connection:
             connection.execute(update(comparisons).where(comparisons.c.name == self.name).values(ended=text_of(plan)))
 
     def entries(self, *states: State) -> list[Entry]:
-        """The runs, or those in some states, in the order in which they were put into the queue."""
+        """The runs, or those in some states, in the order of the queue."""
         where = [runs.c.comparison == self.name, *([runs.c.state.in_(states)] if states else [])]
         with self._engine.begin() as connection:
             numbers = list(connection.scalars(select(runs.c.id).where(*where).order_by(runs.c.id)))
@@ -256,7 +256,7 @@ class Queue:
         return [found[i] if i in found else self._done[i] for i in numbers]
 
     def records(self) -> list[Record]:
-        """The runs of the plan that are done. One whose workers died again and again has failed."""
+        """The finished runs of the plan. A run whose workers died repeatedly has failed."""
         plan, found = self.plan, []
         for entry in self.entries("done", "lost"):
             if plan.needs(entry.job):
@@ -268,7 +268,7 @@ class Queue:
         return [entry.job for entry in self.entries("running")]
 
     def results(self) -> Results:
-        """What there is, in the plan's order."""
+        """The results so far, in the plan's order."""
         plan, phases = self.plan, ("tune", "report")
         environment = self.environment
         environment["hosts"] = sorted({e.worker["host"] for e in self.entries("done") if e.worker is not None})
@@ -289,7 +289,7 @@ class Queue:
 
 @dataclasses.dataclass
 class Taken:
-    """A run that is being made. Without a record in the end, it goes back."""
+    """A claimed run. If it ends without a record, it goes back to the queue."""
 
     job: Job
     finish: Callable[[Record], None]
@@ -302,7 +302,8 @@ def _reports_first(entry: Entry) -> tuple[Any, ...]:
 
 
 def _order(entry: Entry) -> tuple[Any, ...]:
-    """Tuning, then one seed of the report after the other, for all methods: when the time is over, seeds are whole."""
+    """Tuning first, then one report seed after the other for all methods, so that seeds are complete when the time is
+    over."""
     report = entry.job.phase == "report"
     return report, entry.job.seed if report else 0, entry.id
 

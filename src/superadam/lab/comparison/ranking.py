@@ -1,4 +1,4 @@
-"""All methods among each other: ranks and performance profiles."""
+"""Comparison of all methods with each other: ranks and performance profiles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Ranks", "profile", "ranks_of", "studentized"]
 
 
 class Ranked(Protocol):
-    """What is needed of a task."""
+    """The data of a task for ranking."""
 
     target: float
     outcomes: dict[str, Outcome]

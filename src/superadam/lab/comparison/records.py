@@ -1,4 +1,4 @@
-"""What a comparison has found out: results.json, which the statistics and the reports are made of, and nothing else."""
+"""The results of a comparison, results.json. Statistics and reports use only this file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BUDGETS: tuple[Budget, ...] = get_args(Budget)
 
 
 class RunKey(Protocol):
-    """What a run is known by."""
+    """The key of a run."""
 
     @property
     def task(self) -> str: ...
@@ -55,10 +55,10 @@ class RunKey(Protocol):
 
 @dataclasses.dataclass
 class Plan:
-    """What is compared, and by which rules. The same for every method.
+    """What is compared and by which rules, which are the same for every method.
 
-    `budget_evals` has the gradient evaluations of a run by task; `space` what is tuned, as key → [low, high], on a
-    logarithmic scale. Trials are run with the `tuning_seeds`, the best options then with the `report_seeds`.
+    `budget_evals` has the gradient evaluations of a run by task. `space` has the ranges to tune, as key → [low, high],
+    on a logarithmic scale. Trials are run with the `tuning_seeds`, the best options then with the `report_seeds`.
     """
 
     tasks: list[str]
@@ -111,11 +111,11 @@ class Plan:
                 raise ValueError(f"Invalid bounds of {name}: {low}:{high} (expected 0 < low < high)")
 
     def space_of(self, method: str) -> dict[str, tuple[float, float]]:
-        """What is tuned of a method."""
+        """The ranges that are tuned for a method."""
         return {**self.space, **self.spaces.get(method, {})}
 
     def needs(self, run: RunKey) -> bool:
-        """Whether a run is part of it."""
+        """Whether a run is part of the plan."""
         seeds = self.report_seeds if run.phase == "report" else self.tuning_seeds
         return run.task in self.tasks and run.method in self.methods and run.seed in seeds
 
@@ -141,10 +141,10 @@ class Plan:
 
 @dataclasses.dataclass
 class Record:
-    """One run: of a trial while tuning, or with the best options on a seed of the report.
+    """One run: of a tuning trial, or with the best options on a report seed.
 
     `rows` are those of metrics.jsonl without the monitor: epoch, step, gradient_evaluations, seconds, lr, train_loss,
-    valid_loss, test_loss, test_accuracy and so on. A run that diverged or failed has those up to there.
+    valid_loss, test_loss, test_accuracy and so on. A run that diverged or failed has the rows up to that point.
     """
 
     task: str
@@ -165,7 +165,7 @@ class Record:
 
 @dataclasses.dataclass
 class Results:
-    """All of it."""
+    """The plan, the environment and all records."""
 
     plan: Plan
     environment: dict[str, Any]
@@ -174,7 +174,7 @@ class Results:
     records: list[Record]
 
     def only(self, *, seeds: Iterable[int] | None = None, tasks: Iterable[str] | None = None) -> Self:
-        """Those on some of the tasks, with some of the seeds of the report; all of their tuning."""
+        """The results on some of the tasks with some of the report seeds, with all of their tuning."""
         plan = self.plan
         kept = set(plan.report_seeds if seeds is None else seeds)
         chosen = set(plan.tasks if tasks is None else tasks)
@@ -188,11 +188,11 @@ class Results:
 
     @property
     def budgets(self) -> list[Budget]:
-        """What is equal in some runs of the report."""
+        """The budgets of the final runs."""
         return [b for b in BUDGETS if any(r.phase == "report" and r.budget == b for r in self.records)]
 
     def under(self, budget: Budget) -> Self:
-        """With the runs of another budget in the place of those with equal gradients, where the two differ."""
+        """The results with the runs of another budget instead of those with equal gradients, where the two differ."""
         there = {(r.task, r.method) for r in self.records if r.budget == budget}
         kept = [
             dataclasses.replace(r, budget="gradients")
@@ -202,12 +202,12 @@ class Results:
         return dataclasses.replace(self, records=kept)
 
     def lacks(self, other: Results) -> list[Record]:
-        """The runs of the other that are not here."""
+        """The runs of the other results that are missing here."""
         mine = {_key(r) for r in self.records}
         return [r for r in other.records if _key(r) not in mine]
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """The file. A comparison that is under way can be written, too: it has fewer records."""
+        """Write the file. An unfinished comparison can be written too; it has fewer records."""
         write_text(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
 
     @classmethod
@@ -228,7 +228,7 @@ class Results:
 
 
 def check_environment(environment: Any, where: str) -> None:
-    """Refuse what is no environment, as plain data."""
+    """Raise an error if plain data is not a valid environment."""
     earlier = environment.get("earlier", []) if isinstance(environment, dict) else None
     if not isinstance(earlier, list) or not all(isinstance(e, dict) for e in earlier):
         raise ValueError(f"{where}: expected environment to be an object, and its entry 'earlier' a list of them")
@@ -238,7 +238,7 @@ def check_environment(environment: Any, where: str) -> None:
     for one in earlier:
         seeds = one.get("report_seeds")
         if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
-            raise ValueError(f"{where}, environment: an earlier one lacks its report_seeds")
+            raise ValueError(f"{where}, environment: an entry of 'earlier' has no report_seeds")
 
 
 def _key(r: Record) -> tuple[Any, ...]:
@@ -246,7 +246,7 @@ def _key(r: Record) -> tuple[Any, ...]:
 
 
 def known(value: Any) -> float:
-    """A number, or infinity for what is beyond `LARGEST`, not a number or not there.
+    """A number; infinity if it is above `LARGEST`, NaN or missing.
 
     >>> known(0.5), known(None), known(math.nan), known(-1e300)
     (0.5, inf, inf, inf)
@@ -256,12 +256,12 @@ def known(value: Any) -> float:
 
 
 def criterion(names: Iterable[str]) -> str:
-    """What decides: the validation loss; where a task has none, the training loss, which is its objective."""
+    """The criterion: the validation loss or, for a task without validation data, the training loss."""
     return "valid_loss" if "valid_loss" in set(names) else "train_loss"
 
 
 def final(record: Record, name: str) -> float:
-    """At the end of the run; infinite if it did not come to it."""
+    """The criterion at the end of the run; infinite if the run did not finish."""
     if record.status != "finished" or not record.rows:
         return math.inf
     return known(record.rows[-1].get(name))

@@ -1,4 +1,4 @@
-"""Runs of earlier comparisons that this one would make once more, number by number."""
+"""Runs of earlier comparisons that would be identical in this one."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ RULES = ("scale", "decay", "warmup", "device", "data_dir")
 
 
 class Reusable:
-    """The runs in results.json of some folders, whose numbers would be the same here: the same task, method, options,
-    seed and length, with the same code on the same kind of processor. Their seconds are left out: they were measured at
-    another time.
+    """The runs in results.json of some folders whose numbers would be the same here: same task, method, options, seed
+    and length, same code, same kind of processor. Their seconds are left out, because they were measured at another
+    time.
 
     Args:
-        folders: of comparisons; None for those next to `place`. Of these, only embedded tasks without --data-dir and
-            methods of installed packages are taken, because a file can read others that have changed.
-        plan, environment: of the one that is to be made.
-        place: its folder.
+        folders: folders of comparisons; None means those next to `place`, of which only embedded tasks without
+            --data-dir and methods of installed packages are used, because a file can read other files that have
+            changed.
+        plan, environment: those of this comparison.
+        place: the folder of this comparison.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ def _read(folder: str | Path) -> tuple[str | Path, Results]:
 
 
 def _beside(place: Path, plan: Plan) -> Iterator[tuple[str | Path, Results]]:
-    """The comparisons in the folders next to this one that have one of its tasks. Other files are not looked into."""
+    """The comparisons in the folders next to this one that share a task with it. Other files are not read."""
     if plan.task_file or plan.data_dir:
         return
     here = place.resolve()
@@ -102,7 +103,7 @@ def _key(job: Job, method: str) -> tuple[Any, ...]:
 
 
 def _of_task(plan: Plan, task: str) -> tuple[Any, ...]:
-    """What a run on a task depends on, in a plan."""
+    """The parts of a plan on which a run on a task depends."""
     return plan.budget_evals.get(task), plan.sizes.get(task), plan.task_digest
 
 

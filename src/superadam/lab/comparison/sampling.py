@@ -1,4 +1,4 @@
-"""What is tried: points in the space of what is tuned."""
+"""The tuning trials: points in the space of tuned options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _kept: dict[str, list[Tuned]] = {}
 
 
 def proposed(plan: Plan, method: str, found: Mapping[int, tuple[Tuned, float]]) -> list[Tuned]:
-    """The options of the trials so far. With "qmc" and "random": all, the same for all methods of one space."""
+    """The options of the trials so far. With "qmc" and "random" all of them, the same for all methods with the same
+    space."""
     space = plan.space_of(method)
     if plan.sampler == "tpe":
         known = [found[i] for i in range(plan.trials) if i in found]
@@ -58,13 +59,13 @@ def _next_of_tpe(space: Space, known: list[tuple[Tuned, float]]) -> Tuned:
 
 
 def _mirrored(space: Space, options: Mapping[str, Any]) -> Tuned:
-    """An option as it is drawn, and as it is used: of one near 1, the distance to 1 is drawn."""
+    """Converts between an option and its drawn value. For options near 1, the distance to 1 is drawn."""
     return {k: 1 - v if near_one(*space[k]) else v for k, v in options.items()}
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warning of Optuna that quasi-random numbers are experimental."""
+    """Suppress Optuna's warning that quasi-random numbers are experimental."""
     import optuna
 
     with warnings.catch_warnings():

@@ -1,8 +1,8 @@
-"""What the records of a comparison say, in numbers: each method against the baseline, on each task and on all of them.
+"""The statistics of a comparison: each method against the baseline, on each task and on all of them.
 
-What decides is the validation loss at the end of equal budgets, paired by seed, as a ratio: `intervals.paired` and
-`intervals.evidence` of its logarithm, corrected by Holm's method over all comparisons of the study. Beside it stand the
-evaluations and seconds until the median final loss of the baseline.
+The criterion is the ratio of validation losses at the end of equal budgets, paired by seed. `intervals.paired` and
+`intervals.evidence` use its logarithm, corrected by Holm's method over all comparisons of the study. Evaluations and
+seconds to the median final loss of the baseline are reported as well.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ BySeed = Mapping[int, float]
 class Ratio(NamedTuple):
     """Time to the target, as a multiple of the baseline's.
 
-    A miss is infinite, and so is the geometric mean with it; a miss of the baseline counts as its whole budget, the
-    least that it could be: no method is made better by it. The lower end of the interval allows for what both hide: it
-    takes a miss as a success at the end of its budget, and where the baseline has missed, the time to what that run
-    has reached.
+    A miss counts as infinite, so the geometric mean is infinite too. A miss of the baseline counts as its whole budget,
+    a lower bound of the true time, so that it favours no method. The lower end of the interval allows for this
+    uncertainty: it counts a miss as reaching the target at the end of the budget and, where the baseline missed, uses
+    the time to the loss that the baseline reached.
     """
 
     estimate: Estimate
@@ -66,10 +66,10 @@ class Comparison:
 
     @property
     def outcome(self) -> Literal["better", "worse", "lost", "same"]:
-        """Better or worse beyond what chance does in 1 of 20 studies.
+        """The outcome: "better" or "worse" if the difference is significant at the 5 % level.
 
-        Not better with more runs lost than the baseline, nor worse with fewer: the rest would be a selection. More lost
-        ones are a fact that is told as such.
+        A method that lost more runs than the baseline is not "better", and one that lost fewer is not "worse", because
+        the remaining seeds are a selection. More lost runs are reported separately.
         """
         sign = self.evidence.sign if self.evidence is not None and self.p < ALPHA else 0
         more = self.lost - self.lost_baseline
@@ -96,7 +96,7 @@ class TaskStatistics:
 
 @dataclasses.dataclass
 class Statistics:
-    """All tasks. `overall` is empty if there is one only, or if losses that are not positive have no ratio."""
+    """All tasks. `overall` is empty if there is only one task, or if some losses are not positive and have no ratio."""
 
     baseline: str
     methods: list[str]
@@ -160,7 +160,7 @@ def _task(results: Results, name: str, methods: list[str]) -> TaskStatistics:
 
 @dataclasses.dataclass
 class Pairs:
-    """A method and the baseline on a task, by seed: final losses; and times with the least that they could be."""
+    """A method and the baseline on a task, by seed: final losses, and times with their lower bounds."""
 
     ours: BySeed
     theirs: BySeed
@@ -177,7 +177,7 @@ class Pairs:
 
 
 def _pairs(task: TaskStatistics, baseline: str) -> dict[str, Pairs]:
-    """Of each method but the baseline, where both have runs."""
+    """The pairs of each method except the baseline, where both have runs."""
     theirs = task.outcomes[baseline]
     found = {}
     for m, ours in task.outcomes.items():
@@ -197,7 +197,7 @@ def _pairs(task: TaskStatistics, baseline: str) -> dict[str, Pairs]:
 def _times(
     ours: Outcome, theirs: Outcome, target: float, seeds: list[int]
 ) -> dict[str, tuple[BySeed, BySeed, int, int]]:
-    """Logarithms of ratios: the most and the least that they could be; and how many have reached the target."""
+    """Upper and lower bounds of the log ratios, and the number of runs that reached the target."""
     eased = {s: max(target, theirs.least(s)) for s in seeds}
     strict = dict.fromkeys(seeds, target)
     (a, a_eased), (b, b_eased) = ((o.times(strict), o.times(eased)) for o in (ours, theirs))
@@ -214,12 +214,12 @@ def _times(
 
 
 def _log_ratio(top: float, bottom: float) -> float:
-    """Infinite if a time is: one that is not known at all."""
+    """The log ratio; infinite if a time is infinite, that is, unknown."""
     return log_ratio(max(top, 1e-9), max(bottom, 1e-9)) if math.isfinite(top) and math.isfinite(bottom) else math.inf
 
 
 def _compare(method: str, tasks: list[Pairs]) -> Comparison:
-    """On one task; or for each seed on the mean over tasks."""
+    """Compare on one task, or, for each seed, on the mean over tasks."""
     seeds = [s for s in tasks[0].ours if all(s in t.ours for t in tasks)]
     ours, theirs = ([sum(getattr(t, side)[s] for t in tasks) for s in seeds] for side in ("ours", "theirs"))
     differences = [_mean([t.difference(s) for t in tasks]) for s in seeds]

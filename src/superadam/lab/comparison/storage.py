@@ -1,4 +1,4 @@
-"""Where a comparison is kept: two tables of a database, which several processes use at once."""
+"""The database of a comparison: two tables, which several processes use at the same time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ runs = Table(
 
 
 def patiently(connect: Callable[[], Any]) -> Any:
-    """Processes that make the tables of a new database at once get in each other's way: one of them tries again."""
+    """Retry: processes that create the tables of a new database at the same time conflict with each other."""
     for seconds in (0.2, 0.5, 1.0, 2.0):
         try:
             return connect()
@@ -57,7 +57,7 @@ def patiently(connect: Callable[[], Any]) -> Any:
 
 @contextmanager
 def sound(url: str) -> Iterator[None]:
-    """Whatever is wrong with the database, or with what is in it, is said as such."""
+    """Turn errors of the database, or of its content, into clear messages."""
     try:
         yield
     except Exception as error:
@@ -74,7 +74,7 @@ def connected(storage: str) -> Engine:
     """The database, with the two tables.
 
     Args:
-        storage: sqlite:///PATH, whose path is taken as it is, or postgresql://…
+        storage: sqlite:///PATH, whose path is used unchanged, or postgresql://…
     """
     url = located(storage)
     local = url.get_backend_name() == "sqlite"
@@ -98,14 +98,14 @@ def connected(storage: str) -> Engine:
 
 
 def known(engine: Engine) -> list[str]:
-    """The names of the comparisons there."""
+    """The names of the comparisons in the database."""
     with engine.begin() as connection:
         found = connection.scalars(sqlalchemy.select(comparisons.c.name).order_by(comparisons.c.name))
         return list(map(str, found))  # a damaged file may hold others
 
 
 def known_to_optuna(engine: Engine, name: str) -> bool:
-    """Whether there is a comparison of that name as they were kept before these tables: as a study of Optuna."""
+    """Whether there is an older comparison of that name, stored as an Optuna study."""
     if not sqlalchemy.inspect(engine).has_table("studies"):
         return False
     names = sqlalchemy.column("study_name", Text)

@@ -1,4 +1,4 @@
-"""A comparison that fits a time: pilot runs say what a run takes and how much losses vary."""
+"""A comparison for a given time: pilot runs measure the time of a run and the variation of losses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ what simulations give (`tests/lab/test_timing.py`)."""
 
 
 class Pilot(NamedTuple):
-    """What pilot runs of a method on a task have told."""
+    """The results of the pilot runs of a method on a task."""
 
     setup: float
     """Seconds of a run beside its gradients and rows."""
@@ -84,7 +84,7 @@ def _last(record: Record, name: str, unknown: float) -> float:
 
 
 def _options(plan: Plan, method: str) -> tuple[tuple[str, float], ...]:
-    """A method of the zoo has defaults that train; of another one, the middle of what is tuned."""
+    """The options of pilot runs: the defaults for methods of the zoo, the middle of the tuned ranges for others."""
     text = plan.compositions.get(method, method)
     space = plan.spaces.get(method, {}) if not read(text)[0].foreign else plan.space_of(method)
     return tuple((key, math.sqrt(low * high)) for key, (low, high) in space.items())
@@ -94,7 +94,7 @@ def _options(plan: Plan, method: str) -> tuple[tuple[str, float], ...]:
 
 
 def seconds_of(plan: Plan, pilots: Pilots, jobs: int) -> float:
-    """How long the comparison will take, with so many workers."""
+    """The expected seconds of the comparison with this many workers."""
     found = 0.0
     for (task, method), pilot in pilots.items():
         trials = plan.trials
@@ -107,7 +107,7 @@ def seconds_of(plan: Plan, pilots: Pilots, jobs: int) -> float:
 
 
 def _more(plan: Plan, task: str, method: str, pilots: Pilots) -> list[int]:
-    """The gradient evaluations of the runs of the report beside the one with equal gradients, as `budgets.lengths`."""
+    """The gradient evaluations of the final runs for other budgets than equal gradients, as in `budgets.lengths`."""
     pilot, theirs, whole = pilots[task, method], pilots[task, plan.baseline], plan.budget_evals[task]
     found = []
     if "epochs" in plan.budgets and pilot.per_batch > 1:
@@ -150,8 +150,8 @@ def fitted(plan: Plan, minutes: float, jobs: int, pilots: Pilots, spent: float =
 def in_time(plan: Plan, records: Iterable[Record]) -> Plan | None:
     """The plan without the report seeds that lack a run of some method or budget; None if fewer than three are left.
 
-    For a comparison whose time is over. Which seeds are left does not depend on any loss, so the result is as honest as
-    one that was planned with them.
+    Used when the time of a comparison is over. The choice of seeds does not depend on any loss, so the result is as
+    valid as one that was planned with these seeds.
     """
     seeds = finished_seeds(plan, records)
     if len(seeds) < FEWEST:
@@ -160,7 +160,7 @@ def in_time(plan: Plan, records: Iterable[Record]) -> Plan | None:
 
 
 def forecast(plan: Plan, pilots: Pilots) -> dict[str, float]:
-    """By task, the least logarithm of a ratio on which the comparison will give a verdict in 4 of 5 cases."""
+    """By task, the smallest log ratio for which the comparison will give a verdict in 4 of 5 cases."""
     family = len(plan.tasks) * (len(plan.methods) - 1) + (len(plan.methods) - 1 if len(plan.tasks) > 1 else 0)
     found = {}
     for task in plan.tasks:
@@ -171,7 +171,7 @@ def forecast(plan: Plan, pilots: Pilots) -> dict[str, float]:
 
 
 def said(plan: Plan) -> str:
-    """The forecast, for people. A task whose pilot runs vary too much for one detects nothing."""
+    """The forecast in words. If the pilot runs of a task vary too much, it says that no difference can be detected."""
     shown = ", ".join(f"{percent(plan.forecast.get(task, math.inf))} on {task}" for task in plan.tasks)
     return (
         f"{plan.minutes:g} minutes allow {plan.trials} trials and {len(plan.report_seeds)} seeds of every method. By "

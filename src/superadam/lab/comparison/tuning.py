@@ -1,4 +1,4 @@
-"""How a method's loss depends on what is tuned."""
+"""How a method's loss depends on the tuned options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEAR = 1.1
 
 
 class Trials(NamedTuple):
-    """How a method's loss depends on what is tuned."""
+    """The trials of a method: how its loss depends on the tuned options."""
 
     points: list[tuple[dict[str, Any], float]]
     """Options and final loss, the mean over tuning seeds; infinite if one of them did not come to its end. Of a trial
@@ -28,12 +28,12 @@ class Trials(NamedTuple):
 
 
 def length(record: Record) -> float:
-    """Of a trial's run: infinite for the whole budget."""
+    """The length of a trial's run; infinite for the whole budget."""
     return math.inf if record.amount is None else record.amount
 
 
 def trials_of(records: list[Record], by: str, keys: Sequence[str], chosen: int | None) -> Trials:
-    """The trials of a method on a task, by the loss that decides; `chosen` is the one that was repeated."""
+    """The trials of a method on a task, by the criterion. `chosen` is the trial whose options the final runs use."""
     losses: dict[int, list[float]] = {}
     options = {}
     longest: dict[int, float] = {}

@@ -62,7 +62,7 @@ class Finding:
 
 @dataclasses.dataclass
 class Verdict:
-    """What a comparison says. `text` is for a terminal."""
+    """The verdict of a comparison. `text` is for a terminal."""
 
     headline: str
     """What the runs can tell, in one sentence. If that is nothing, `decided` is False, and reports print it plainly."""
@@ -97,7 +97,7 @@ class Verdict:
         return "\n".join(lines)
 
     def groups(self, findings: list[Finding]) -> list[tuple[str, str, list[Finding]]]:
-        """Outcome, heading and findings, for each outcome that there is."""
+        """Outcome, heading and findings, for each outcome that occurs."""
         every = [(k, heading, [f for f in findings if f.outcome == k]) for k, heading in self.headings.items()]
         return [group for group in every if group[2]]
 
@@ -110,7 +110,7 @@ class Verdict:
 
 
 def verdict(results: Results, found: Statistics | None = None) -> Verdict:
-    """In words; of statistics, if they are known already."""
+    """The verdict in words. Pass `statistics` if they are already computed."""
     found = found or analyse(results)
     said = judged(results, found)
     tasks = {name: _findings(found, task.comparisons, said[name]) for name, task in found.tasks.items()}
@@ -210,7 +210,7 @@ def _reach(ratio: Ratio, theirs: str) -> str:
 
 
 def multiple(ratio: float, decimals: int = 2) -> str:
-    """A ratio, by default to the hundredth, where that can be read.
+    """A ratio, by default rounded to hundredths if that is readable.
 
     >>> multiple(0.512), multiple(12.34), multiple(math.inf), multiple(math.nan)
     ('0.51', '12.3', '∞', '–')
@@ -221,7 +221,7 @@ def multiple(ratio: float, decimals: int = 2) -> str:
 
 
 def figure(value: float, digits: int = 3) -> str:
-    """With so many digits, and no exponent where it can be read without.
+    """A number with this many digits, without an exponent if that is readable.
 
     >>> figure(0.012345), figure(123456.0), figure(1e-7), figure(99.7, 2)
     ('0.0123', '123000', '1e-07', '100')
@@ -235,7 +235,7 @@ def figure(value: float, digits: int = 3) -> str:
 
 
 def probability(p: float) -> str:
-    """With its sign of equality."""
+    """A p-value with its sign: = or ≤."""
     return "≤ 0.001" if p <= 0.001 else f"= {p:.2g}" if p < 0.995 else "= 1"
 
 
@@ -252,7 +252,7 @@ def _where(found: Statistics) -> str:
 
 
 def _headline(found: Statistics, findings: list[Finding]) -> str:
-    """Empty if nothing can be said of any method."""
+    """The headline; empty if there is no verdict on any method."""
     theirs = label(found.baseline)
     if found.tasks and not any(t.outcomes[found.baseline].finished for t in found.tasks.values()):
         return ""

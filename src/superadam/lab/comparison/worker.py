@@ -1,4 +1,4 @@
-"""What makes the runs of a comparison: any number of processes, here or elsewhere."""
+"""Workers, which do the runs of a comparison: any number of processes, on any machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WAIT = 0.3  # seconds, when there is nothing to do
 
 
 class Memory(Folder):
-    """A run's files, without files."""
+    """A run's files, in memory."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(os.devnull)
@@ -54,10 +54,10 @@ class Memory(Folder):
 
 
 class Light(Run):
-    """A run that leaves its rows alone: no monitor, no full gradients, no checkpoints.
+    """A run that only records rows: no monitor, no full gradients, no checkpoints.
 
-    Rows come at the same gradient evaluations for every method, and at the end of an epoch only if the task's recipe
-    looks at the validation loss there.
+    Rows are at the same gradient evaluations for every method, and at the end of an epoch only if the task's recipe
+    uses the validation loss there.
     """
 
     folder: Memory
@@ -88,7 +88,7 @@ class Light(Run):
 
 
 def config_of(plan: Plan, job: Job) -> Config:
-    """The run of a job."""
+    """The configuration of a job's run."""
     amount = job.amount or plan.budget_evals[job.task]
     return Config(
         job.task,
@@ -112,8 +112,8 @@ def _length(job: Job) -> str:
 
 
 def run(plan: Plan, job: Job) -> Record:
-    """Make it. What goes wrong in it is its result, for another worker would have the same; but not the want of data,
-    of a device or of memory here.
+    """Do a run. An error in the run is its result, because another worker would get the same error. Missing data, a
+    missing device or too little memory on this machine are raised instead.
     """
     rows: list[Row] = []
     check_device(plan.device)  # it can be lost, too
@@ -144,12 +144,12 @@ def work(
     data_dir: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Make runs until the comparison has ended. Returns how many.
+    """Do runs until the comparison has ended. Returns their number.
 
     Args:
-        storage, name: of a comparison that `superadam compare` has begun.
-        task_file, data_dir: where they are on this machine, if elsewhere.
-        say: is told of each run.
+        storage, name: database and name of a comparison that `superadam compare` started.
+        task_file, data_dir: their paths on this machine, if different.
+        say: a function that gets a message about each run.
     """
     import torch._dynamo  # as torch does with the first optimizer, in a run whose time may be limited
 
@@ -160,7 +160,7 @@ def work(
         check_device(plan.device)
         if plan.task_file is not None:
             if own.digest(plan.task_file) != plan.task_digest:  # before any of it is run
-                raise ValueError(f"{plan.task_file} is not the task file that this comparison was begun with")
+                raise ValueError(f"{plan.task_file} is not the task file with which this comparison was started")
             own.load(plan.task_file)
         made = 0
         while not queue.ended:
@@ -172,7 +172,7 @@ def work(
 
 
 def check_versions(plan: Plan, environment: dict[str, Any]) -> None:
-    """Refuse to make runs with other code than the comparison was begun with: its numbers would be of two kinds."""
+    """Raise an error if the code differs from that of the comparison, because its numbers would not be comparable."""
     code = "the code of superadam"
     there = {"superadam": environment.get("superadam"), "torch": environment.get("torch")} | plan.packages
     there[code] = environment.get("code")
@@ -185,19 +185,20 @@ def check_versions(plan: Plan, environment: dict[str, Any]) -> None:
     for name, found in here.items():
         if there[name] not in (None, found):
             raise ValueError(
-                f"{name} is {found} on this machine, and {there[name]} where the comparison was begun: install that"
+                f"{name} is {found} on this machine, and {there[name]} where the comparison was started: "
+                "install that version"
             )
 
 
 def _here(queue: Queue, task_file: str | None, data_dir: str | None) -> Plan:
-    """The plan, with the places of this machine."""
+    """The plan with the paths of this machine."""
     plan = queue.plan
     plan.task_file, plan.data_dir = task_file or plan.task_file, data_dir or plan.data_dir
     return plan
 
 
 def _one(queue: Queue, task_file: str | None, data_dir: str | None, say: Callable[[str], None]) -> Job | None:
-    """Make one run, if there is one."""
+    """Do one run, if one is waiting."""
     with queue.take() as taken:
         if taken is None:
             return None
@@ -209,7 +210,7 @@ def _one(queue: Queue, task_file: str | None, data_dir: str | None, say: Callabl
 
 
 def main() -> None:
-    """A worker of `superadam compare`: told by stdin what to do, and ends when the process at its other end does."""
+    """A worker of `superadam compare`. It gets its orders on stdin and ends when the parent process ends."""
     storage, name = json.loads(sys.stdin.readline())
 
     def orphaned() -> None:

@@ -11,8 +11,8 @@
 
 `root` is a folder that holds the archive as it was published, or what is in it, at most one folder deeper; or the path
 of the archive. An archive is unpacked once, beside itself, or, if its folder is read-only, into the user's cache.
-`fetch(name, root)` downloads. Whatever is wrong with a file is a `DataError`, which says what to do; no reader runs
-code from a file, and no folder or file is left half-written under its final name.
+`fetch(name, root)` downloads. If a file is wrong, a `DataError` says what to do. No reader runs code from a file, and
+no folder or file is left half-written under its final name.
 
 `common` leaves rare words out of texts.
 

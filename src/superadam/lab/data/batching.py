@@ -1,4 +1,4 @@
-"""Batches, whose content is a function of seed, epoch and number."""
+"""Batches whose content depends only on seed, epoch and number."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ def batches(
 
     Args:
         data: `Images`, `ImageFiles` or `Rows`.
-        size: of a batch.
-        seed, epoch: the order is a random one that depends on these two alone. Without a seed: the data's own order.
-        augment: crop and flip, at random in the same way.
-        skip: leave out so many batches at the beginning, which a resumed run has done. The others stay the same.
-        workers: threads that prepare batches ahead: pays for `ImageFiles`, whose decoding does not hold Python's lock.
-            Batches are the same, and in the same order, with any number.
-        part: of how many processes this is which: its share of the rows of every batch, augmented as in the whole one.
+        size: number of rows in a batch.
+        seed, epoch: the random order depends only on these two. Without a seed: the order of the data.
+        augment: crop and flip at random, which also depends only on seed and epoch.
+        skip: number of batches to leave out at the beginning, for a resumed run. The others stay the same.
+        workers: number of threads that prepare batches ahead. They pay for `ImageFiles`, whose decoding releases the
+            GIL. Batches are the same, and in the same order, with any number.
+        part: the number of this process and of all processes: take this process's share of the rows of every batch,
+            augmented as in the whole batch.
 
     >>> from superadam.lab.data import Rows
     >>> data = Rows(torch.arange(5.0).view(5, 1), torch.ones(5))
@@ -58,11 +59,9 @@ def batches(
     [[0.0]]
     """
     if size < 1 or skip < 0 or workers < 0:
-        raise ValueError(
-            f"size={size}, skip={skip}, workers={workers}: a batch has at least one row; the others are counts."
-        )
+        raise ValueError(f"size={size}, skip={skip}, workers={workers}: expected at least 1, 0 and 0.")
     if len(data) == 0:
-        raise DataError("there is no row to make batches of.")
+        raise DataError("the data has no rows.")
     if augment and seed is None:
         raise ValueError("augment=True needs a seed, so that the same call gives the same images again.")
     rows = torch.split(_order(len(data), seed, epoch), size)
@@ -76,7 +75,7 @@ def batches(
 
 
 def share(n: int, part: Share) -> slice:
-    """The rows of n that one of several processes takes: as equal as can be, the first ones have more.
+    """The share of n rows for one of several processes: as equal as possible, the first processes have more.
 
     >>> [share(5, (rank, 2)) for rank in range(2)]
     [slice(0, 3, None), slice(3, 5, None)]
@@ -100,7 +99,7 @@ def streams(tokens: Tokens, batch: int, bptt: int) -> list[Batch]:
         raise ValueError(f"batch={batch}, bptt={bptt}: both are at least 1.")
     length = len(tokens) // batch
     if length < 2:
-        raise DataError(f"a text of {len(tokens)} words has no two words for each of {batch} streams: use fewer.")
+        raise DataError(f"a text of {len(tokens)} words is too short for {batch} streams of two words: use fewer.")
     columns = tokens.ids[: length * batch].view(batch, length).t().contiguous()
     return list(zip(torch.split(columns[:-1], bptt), torch.split(columns[1:], bptt), strict=True))
 
@@ -112,7 +111,7 @@ def _order(n: int, seed: int | None, epoch: int) -> Tensor:
 
 
 def _key(*numbers: int | None) -> int:
-    """32 bits, which is what torch's CPU generator takes in, from all the bits of all the numbers."""
+    """A hash of all the numbers to 32 bits, the seed size of torch's CPU generator."""
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest(), "big")
 
 

@@ -1,8 +1,8 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009), in the "python version": pickles of Python 2 and NumPy.
 
-A pickle is a program. Its instructions are looked through first, and only those that make plain data are allowed. It
-may name nothing but the three names that CIFAR's files do, and these mean harmless stand-ins, made anew for each file,
-that keep what they are given. Neither NumPy nor anything else is called.
+A pickle is a program. Its instructions are checked first, and only those that build plain data are allowed. It may use
+only the three names that occur in CIFAR's files. Harmless stand-ins, created for each file, take their place and record
+their arguments. Neither NumPy nor any other code is called.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def cifar(root: str | os.PathLike[str], classes: int = 10, *, verify: bool = Tru
     Args:
         root: folder or archive.
         classes: 10 or 100.
-        verify: that the files are the published ones. False is for files of your own in the same form.
+        verify: check that the files are the published ones. False is for your own files in the same format.
     """
     if classes not in LAYOUTS:
-        raise ValueError(f"classes={classes}: there is a CIFAR of 10 classes and one of 100.")
+        raise ValueError(f"Invalid classes: {classes} (expected 10 or 100)")
     layout = LAYOUTS[classes]
     help = (
         f"{layout.name} is the folder {layout.archives[-1]} or the archive {layout.archives[0]}.tar.gz from "
@@ -180,7 +180,7 @@ def _scan(path: Path, raw: bytes) -> None:
 
 
 def _tensor(path: Path, state: Any) -> Tensor:
-    """What NumPy saves of an array: version, shape, type, whether columns come first, bytes."""
+    """A tensor from NumPy's saved fields: version, shape, type, whether columns come first, bytes."""
     try:
         _, (rows, columns), dtype, columns_first, raw = state
         fits = dtype.kind == b"u1" and type(raw) is bytes and min(rows, columns) > 0 and rows * columns == len(raw)

@@ -1,4 +1,4 @@
-"""Downloads that go on where they stopped, and are checked."""
+"""Downloads that resume where they stopped, with checksums."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ SOURCES = {
 def fetch(name: str, root: str | os.PathLike[str], progress: Progress | None = None) -> Path:
     """Download a data set into `root`, which is returned, for its reader: `cifar(fetch("cifar10", "data"))`.
 
-    Files that are there are kept if their checksum is right. A file is `….part` until it is complete and its checksum
-    is right; a download that was interrupted, by the network or by Ctrl-C, goes on from there.
+    Existing files are kept if their checksum is correct. A file is named `….part` until it is complete and its checksum
+    is correct. A download that was interrupted, by the network or by Ctrl-C, resumes from there.
 
     Args:
         name: cifar10, cifar100, wikitext2, a9a or w8a.
-        root: folder, made if it is not there.
-        progress: called with the bytes that are here and those of the whole file, as they come.
+        root: the folder, which is created if necessary.
+        progress: a function that is called with the bytes received so far and those of the whole file.
     """
     if name == "imagenet":
         raise DataError(f"ImageNet cannot be downloaded without a registration. {folders.HELP}")
@@ -90,7 +90,7 @@ def fetch(name: str, root: str | os.PathLike[str], progress: Progress | None = N
             finally:
                 lock.release()
         elif md5sum(target) != file.md5:
-            raise DataError(f"{target} is there, but its md5 is not {file.md5}. Delete it and fetch again.")
+            raise DataError(f"{target} exists, but its md5 is not {file.md5}. Delete it and fetch again.")
     return root
 
 
@@ -103,14 +103,14 @@ def _download(file: File, target: Path, progress: Progress | None) -> None:
     if md5sum(part) != file.md5:
         part.unlink()
         if not resumed:
-            raise DataError(f"what {file.url} sent has not the md5 {file.md5}. Nothing was kept. Try again later.")
+            raise DataError(f"{file.url} sent a file whose md5 is not {file.md5}. Nothing was saved. Try again.")
         _download(file, target, progress)  # what was there from before may have been wrong: once more, from the start
         return
     os.replace(part, target)
 
 
 def _complete(file: File, part: Path, progress: Progress | None) -> None:
-    """Ask for what is missing until nothing is, or until nothing more came `TRIES` times in a row."""
+    """Request the missing bytes until the file is complete, or until `TRIES` requests in a row brought nothing."""
     failures = most = 0
     while (have := part.stat().st_size if part.exists() else 0) < file.size:
         problem = "the connection ended early"
@@ -149,7 +149,7 @@ def _receive(file: File, part: Path, have: int, progress: Progress | None) -> No
                 if have > file.size:
                     out.close()
                     part.unlink()
-                    raise DataError(f"{file.url} sends more than the {file.size} bytes it should. Nothing was kept.")
+                    raise DataError(f"{file.url} sent more than the expected {file.size} bytes. Nothing was saved.")
                 out.write(chunk)
                 if progress is not None:
                     progress(have, file.size)

@@ -23,7 +23,7 @@ def digits() -> dict[str, Images]:
     try:
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     except ImportError as error:
-        raise DataError("the digits come with scikit-learn: pip install 'superadam[lab]'.") from error
+        raise DataError("the digits need scikit-learn: pip install 'superadam[lab]'.") from error
     pixels, labels = load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     x = (torch.tensor(pixels, dtype=torch.uint8)[order] * 15).view(-1, 1, 8, 8)  # from 0…16 to 0…240
@@ -37,9 +37,9 @@ def digits() -> dict[str, Images]:
 def pydoc() -> dict[str, Tokens]:
     """The text of `help()`'s topics, in words: lower case, punctuation by itself, <eos> after each paragraph.
 
-    A paragraph that comes twice is kept once. Of every ten stretches of twenty paragraphs, the ninth is for validation
-    and the tenth for testing. The vocabulary is that of the training text, without the words that come there once: they
-    are <unk>. The text differs a little between versions of Python, and so do the counts: compare runs of one version.
+    Repeated paragraphs are kept once. Of every ten sections of twenty paragraphs, the ninth is for validation and the
+    tenth for testing. The vocabulary is that of the training text; words that occur there only once are <unk>. The text
+    differs a little between versions of Python, and so do the counts: compare runs of one version.
 
     >>> data = pydoc()
     >>> len(data["train"]) > 50_000, data["train"].vocabulary is data["test"].vocabulary
@@ -60,7 +60,7 @@ def pydoc() -> dict[str, Tokens]:
 
 
 def encode(words: list[str], vocabulary: list[str]) -> Tokens:
-    """Words as numbers; those outside the vocabulary as <unk>, which it must hold if there are any."""
+    """Words as numbers. Words outside the vocabulary are <unk>, which the vocabulary must then contain."""
     number = {word: i for i, word in enumerate(vocabulary)}
     unknown = number.get(UNK)
     ids = [number.get(word, unknown) for word in words]
@@ -71,7 +71,7 @@ def encode(words: list[str], vocabulary: list[str]) -> Tokens:
 
 
 def common(tokens: dict[str, Tokens], size: int | None) -> dict[str, Tokens]:
-    """The same texts with the `size` most common words of training alone; the others are <unk>.
+    """The same texts with only the `size` most common words of the training text; all others are <unk>.
 
     >>> train, test = torch.tensor([0, 2, 1, 2, 1]), torch.tensor([2, 0, 3])
     >>> found = common({"train": Tokens(train, [*"abcd"]), "test": Tokens(test, [*"abcd"])}, 3)

@@ -1,4 +1,4 @@
-"""Files and archives: found, checked, and unpacked whole or not at all."""
+"""Files and archives: find, check, and unpack them completely or not at all."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def locate(
 
 
 def check(path: Path, md5: str, help: str) -> None:
-    """That the file is the published one."""
+    """Check that the file is the published one."""
     found = md5sum(path)
     if found != md5:
         raise DataError(
@@ -108,8 +108,8 @@ def _check_content(folder: Path, shown: Path, choices: Sequence[Names], help: st
 
 
 def _target(archive: Path) -> Path:
-    """Beside the archive. In a folder that no one may write to (which the permission bits say, also to root), in the
-    user's cache, under a name that changes with the archive."""
+    """The folder to unpack into: beside the archive or, if its folder is read-only (by its permission bits, even for
+    root), in the user's cache, under a name that depends on the archive."""
     suffix = next((s for s in sorted(SUFFIXES, key=len, reverse=True) if archive.name.endswith(s)), archive.suffix)
     stem = archive.name.removesuffix(suffix) or archive.name
     folder = archive.parent
@@ -125,10 +125,10 @@ def _extract(archive: Path, folder: Path, help: str) -> None:
     room = shutil.disk_usage(folder).free
 
     def admit(name: str, size: int, kind: Literal["file", "folder", "else"]) -> None:
-        """Refuse what no archive of data holds, before it is unpacked."""
+        """Raise an error for entries that no archive of data contains, before unpacking."""
         nonlocal room
         if kind == "else":
-            raise DataError(f"{archive} holds {name}, which is neither a file nor a folder. It is not unpacked.")
+            raise DataError(f"{archive} holds {name}, which is neither a file nor a folder. It was not unpacked.")
         path = folder / _safe(name, archive)
         if path.exists() and not (kind == "folder" and path.is_dir()):
             raise FileExistsError(errno.EEXIST, "it is there", str(path))
@@ -139,7 +139,7 @@ def _extract(archive: Path, folder: Path, help: str) -> None:
     try:
         (_unzip if zipfile.is_zipfile(archive) else _untar)(archive, folder, admit)
     except (FileExistsError, NotADirectoryError) as error:
-        raise DataError(f"{archive} holds two things of one name: {error.filename}. It is not unpacked.") from error
+        raise DataError(f"{archive} holds two entries named {error.filename}. It was not unpacked.") from error
     except DataError:
         raise
     except Exception as error:  # reading an archive that is damaged, encrypted or none can end in almost any of them
@@ -170,5 +170,5 @@ def _untar(archive: Path, folder: Path, admit: Callable[..., None]) -> None:
 def _safe(name: str, archive: Path) -> Path:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or any(c in name for c in "\\:\0"):
-        raise DataError(f"{archive} holds {name!r}, which leads outside of its folder. It is not unpacked.")
+        raise DataError(f"{archive} holds {name!r}, which leads outside its folder. It was not unpacked.")
     return Path(*path.parts)

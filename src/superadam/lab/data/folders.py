@@ -73,7 +73,7 @@ def image_folder(root: str | os.PathLike[str], size: int) -> dict[str, ImageFile
 
     Args:
         root: folder or archive.
-        size: of the images in a batch: 224 for ImageNet.
+        size: width and height of the images in a batch: 224 for ImageNet.
     """
     choices: list[tuple[str, ...]] = [("train/", "val/"), ("train/", "test/")]
     folder, (_, held_out) = locate(root, choices, ("imagenet", "imagenette-mini", "imagenette"), HELP)
@@ -98,11 +98,12 @@ def _files(folder: Path, names: tuple[str, ...], size: int) -> ImageFiles:
 
 
 def decode(path: str, size: int, u: list[float] | None = None) -> Tensor:
-    """A box of an image, uint8 [3, size, size]: the central one, or, by five random numbers in [0, 1), another."""
+    """A box of an image, uint8 [3, size, size]: the central one, or another one given by five random numbers in [0,
+    1)."""
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError("JPEG files are read with Pillow: pip install 'superadam[lab]'.") from error
+        raise DataError("JPEG files need Pillow: pip install 'superadam[lab]'.") from error
     try:
         with Image.open(path, formats=("JPEG", "PNG")) as image:
             W, H = image.size

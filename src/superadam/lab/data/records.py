@@ -1,4 +1,4 @@
-"""What the readers return: tensors, and what they mean."""
+"""The records that readers return: tensors with their meaning."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Images:
     Args:
         x: uint8 [N, C, H, W].
         y: int64 [N].
-        mean, std: of each channel, of x/255. A batch is (x/255 - mean)/std.
-        names: of the classes.
+        mean, std: mean and standard deviation of x/255 for each channel. A batch is (x/255 - mean)/std.
+        names: names of the classes.
 
     >>> data = Images(torch.full((3, 1, 2, 2), 255, dtype=torch.uint8), torch.tensor([0, 1, 0]), (0.5,), (0.25,))
     >>> data.batch(torch.tensor([1]))
@@ -99,7 +99,7 @@ def normalised(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Te
 
 @cache
 def _affine(mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-    """Made once: for small images it would take as long as all the rest."""
+    """Cached, because for small images computing it takes as long as everything else."""
     return 255 * torch.tensor(mean).view(-1, 1, 1), 1 / (255 * torch.tensor(std).view(-1, 1, 1))
 
 
@@ -107,7 +107,7 @@ def augment(x: Tensor, key: int) -> Tensor:
     """Crop and flip a batch of images [B, C, H, W] as for CIFAR: each is padded by 4 zeros on every side, cropped to
     its size again at random, and mirrored with probability 1/2.
 
-    Depends on x and `key` alone, and leaves torch's generators as they are.
+    The result depends only on x and `key`. It does not use torch's generators.
 
     >>> x = torch.rand(5, 3, 32, 32)
     >>> torch.equal(augment(x, key=1), augment(x, key=1)), torch.equal(augment(x, key=1), augment(x, key=2))

@@ -22,8 +22,9 @@ def libsvm(path: str | os.PathLike[str], features: int | None = None) -> Rows:
     """A file of two classes, as a dense table. The larger of its two labels becomes 1, the smaller -1.
 
     Args:
-        path: of the file, such as `data/a9a`. If it is not there, `data/libsvm.tar.xz` may hold it.
-        features: number of columns. By default the largest index in the file: give a test set its training set's.
+        path: path of the file, such as `data/a9a`. If it does not exist, `data/libsvm.tar.xz` may contain it.
+        features: number of columns. Default: the largest index in the file. For a test set, pass that of the training
+            set.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +75,7 @@ def _read(file: IO[bytes]) -> tuple[Any, torch.Tensor]:
 
 
 def _first_wrong(path: Path) -> tuple[int, bytes]:
-    """The first line that cannot be read, by halves: scikit-learn does not say which."""
+    """The first line that cannot be read, by bisection, because scikit-learn does not say which."""
     lines = path.read_bytes().split(b"\n")
     low, high = 0, len(lines)
     while high - low > 1:

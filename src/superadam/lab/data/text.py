@@ -29,7 +29,7 @@ def wikitext2(root: str | os.PathLike[str], *, verify: bool = True) -> dict[str,
 
     Args:
         root: folder or archive.
-        verify: that the files are the published ones. False is for texts of your own in the same form.
+        verify: check that the files are the published ones. False is for your own texts in the same format.
     """
     choices = [tuple(name.format(split) for split in MD5) for name in NAMES]
     folder, names = locate(root, choices, ("wikitext-2", "wikitext-2-v1"), HELP)

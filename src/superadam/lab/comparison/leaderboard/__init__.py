@@ -16,7 +16,7 @@ __all__ = ["write"]
 
 
 def write(folders: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], title: str = "Leaderboard") -> Board:
-    """Write index.html and leaderboard.csv, a site that needs nothing else, of the results.json in some folders."""
+    """Write index.html and leaderboard.csv, a self-contained site, from the results.json in some folders."""
     found: dict[str, Results] = {}
     for folder in map(Path, folders):
         file = folder / "results.json" if folder.is_dir() else folder

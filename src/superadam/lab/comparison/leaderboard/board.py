@@ -99,7 +99,7 @@ def _power(results: Results, found: Statistics) -> list[str]:
 
 
 def score(times: Sequence[float]) -> float:
-    """AlgoPerf's: the area under the performance profile up to 4 times the fastest, as a share.
+    """AlgoPerf's score: the area under the performance profile up to 4 times the fastest, between 0 and 1.
 
     >>> score([1.0, 2.5, math.inf])
     0.5
@@ -128,7 +128,7 @@ def _row(found: Statistics, method: str, said: dict[str | None, dict[str, Judgem
 
 
 def _mean_score(cells: Iterable[Cell], axis: str) -> float:
-    """Every task counts the same."""
+    """The mean score, in which every task has the same weight."""
     scores = [score(cell.times[axis]) for cell in cells if cell.times[axis]]
     return sum(scores) / len(scores) if scores else math.nan
 

@@ -23,12 +23,12 @@ Names = dict[tuple[str, str], str]
 
 
 def merged(found: Mapping[str, Results]) -> Results:
-    """One study of all tasks and methods of some comparisons, which are given by the names of their folders.
+    """One study of all tasks and methods of some comparisons, given by their folder names.
 
-    A task that two of them have by different rules is two tasks, and a name that means two methods is two methods: the
-    later one has its folder behind its name. Of a method that several have run on the same task, the comparison with
-    the most seeds counts; the others add seeds, if their tuning has chosen the same options. The environment of the
-    result has "made", how each task was made; "days"; and "notes", what a reader has to know of the merge.
+    If two comparisons use different rules for a task, it counts as two tasks. If a name means two methods, they count
+    as two; the later one has its folder after its name. If several comparisons ran a method on the same task, the one
+    with the most seeds counts; the others add seeds if their tuning chose the same options. The environment of the
+    result has "made" (how each task was run), "days", and "notes" for the reader.
     """
     if not found:
         raise ValueError("No comparison given: expected folders that `superadam compare` made")
@@ -66,7 +66,7 @@ def merged(found: Mapping[str, Results]) -> Results:
 
 
 def _told_apart(given: Iterable[tuple[str, str, Any]]) -> Names:
-    """A name that means something else than before has the folder behind it in which it first meant this."""
+    """If a name has a second meaning, add the folder in which that meaning first occurs."""
     names: Names = {}
     meanings: dict[str, list[tuple[Any, str]]] = {}
     for folder, name, meaning in given:
@@ -83,7 +83,7 @@ def _rules(plan: Plan, task: str) -> tuple[Any, ...]:
 
 
 def _identity(plan: Plan, method: str) -> tuple[Any, ...]:
-    """What a method is: its composition, with a file by its content and not by its path, and its own space."""
+    """The identity of a method: its composition (files by their content, not by their path) and its own space."""
     text = _text(plan, method)
     specs = read(text)
     for source, content in plan.packages.items():
@@ -109,7 +109,7 @@ def _text(plan: Plan, method: str) -> str:
 
 
 def _in_words(plan: Plan, method: str) -> str:
-    """All that `_identity` tells apart."""
+    """Everything that `_identity` distinguishes, in words."""
     text, space, task_digest = _identity(plan, method)
     tuned = [f"{key} from {low:g} to {high:g}" for key, (low, high) in space.items()]
     return ", ".join([text, *tuned, *([f"of the task file {task_digest}"] if task_digest else [])])
@@ -127,7 +127,7 @@ def _runs(results: Results, task: str, folder: str, method: str, methods: Names)
 
 
 def _one_set(found: dict[str, list[Record]]) -> tuple[list[Record], list[str]]:
-    """The runs of a method on a task: one for each trial and each seed. And the folders whose runs do not count."""
+    """The runs of a method on a task, one for each trial and each seed, and the folders whose runs do not count."""
     report = {f: {r.seed: r for r in runs if r.phase == "report"} for f, runs in found.items()}
     order = sorted(found, key=lambda f: -len(report[f]))  # of equals, the first
     if not order:
@@ -147,7 +147,7 @@ def _one_set(found: dict[str, list[Record]]) -> tuple[list[Record], list[str]]:
 
 
 def _made(here: dict[str, tuple[Results, str]]) -> str:
-    """How a task was made, by the comparisons that have it."""
+    """How a task was run, from the comparisons that have it."""
     results, task = next(iter(here.values()))
     plan = results.plan
     evaluations = plan.budget_evals.get(task)
@@ -166,7 +166,7 @@ def _made(here: dict[str, tuple[Results, str]]) -> str:
 
 
 def _versions(here: dict[str, tuple[Results, str]]) -> dict[str, dict[str, list[str]]]:
-    """By what has one: the versions that were used, each with the folders."""
+    """The versions used, by package, each with its folders."""
     found: dict[str, dict[str, list[str]]] = {}
     for folder, (results, _) in here.items():
         stages = [results.environment, *results.environment.get("earlier", [])]
@@ -202,7 +202,7 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _whole(plan: Plan, task: str) -> str:
-    """How many of the trials ran to the end, if not all."""
+    """The number of trials that finished, if not all did."""
     trials = plan.trials
     for amount in rungs(plan, task) if plan.halving else ():
         trials = trials if amount is None else kept(plan, trials)

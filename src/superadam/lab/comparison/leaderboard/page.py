@@ -1,4 +1,4 @@
-"""The leaderboard as one HTML file: a table that is made here, and sorted and filtered by board.js in the browser."""
+"""The leaderboard as one HTML file: Python writes the table, and board.js sorts and filters it in the browser."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _td(cell: Cell | None) -> str:
 
 
 def _data(board: Board) -> dict[str, Any]:
-    """What is needed to rank some of the tasks and methods."""
+    """The data to rank a selection of tasks and methods."""
     n = len(board.rows)
     return {
         "baseline": board.baseline,

@@ -16,10 +16,11 @@ __all__ = ["write"]
 
 
 def write(results: Results, folder: str | os.PathLike[str], *, source: Path | None = None) -> Verdict:
-    """Write report.html, report.md and results.json into the folder; return what a terminal is to say.
+    """Write report.html, report.md and results.json into the folder; return the text for the terminal.
 
-    A results.json there that is the `source` of these results stays as it is: a comparison that goes on may have
-    written a newer one. One that holds runs which are not in these results is not replaced: nothing is written.
+    If the results.json in the folder is the `source` of these results, it is not written again, because a running
+    comparison may have written a newer one. If it holds runs that are not in these results, an error is raised and
+    nothing is written.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

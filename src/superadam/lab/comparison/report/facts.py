@@ -1,4 +1,4 @@
-"""The texts and numbers that both forms of the report share: tables, how the runs were made, how to read them."""
+"""The texts and numbers that both forms of the report share: tables, how the runs were done, how to read them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _against(c: Comparison | None) -> list[Cell]:
 
 
 def made(results: Results) -> dict[str, str]:
-    """How the numbers were made."""
+    """How the runs were done."""
     plan, environment = results.plan, dict(results.environment)
     space, own = space_in_words(plan.space), {m: space_in_words(s) for m, s in plan.spaces.items()}
     for name in ("command", "began"):
@@ -171,7 +171,7 @@ def _halved(factor: int | None) -> str:
 
 
 def _sizes(plan: Plan) -> str:
-    """Of each task: parameters, training examples and batch, and what differs from the scale."""
+    """For each task: parameters, training examples, batch size, and differences from the scale."""
     made = []
     for task in plan.tasks:
         dimensions, other = plan.dimensions.get(task, {}), plan.sizes.get(task, {})

@@ -13,7 +13,7 @@ __all__ = ["markdown"]
 
 
 def markdown(results: Results, found: Statistics, words: Verdict) -> str:
-    """As text."""
+    """The report as Markdown."""
     headline = _plain(words.headline)
     parts = [f"# {_plain(facts.title(results))}", _plain(facts.subtitle(results))]
     parts.append(f"**{headline}**" if words.decided else headline)
@@ -59,7 +59,7 @@ def _table(found: Statistics, task: TaskStatistics) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without accidental markup: the options of a method may hold any characters."""
+    """Escape markup, because the options of a method may contain any characters."""
     for character in "\\|<>*_`[]":
         text = text.replace(character, "\\" + character)
     return text

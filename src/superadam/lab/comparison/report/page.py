@@ -1,4 +1,4 @@
-"""One HTML file that needs nothing else: words and tables made here, charts drawn by page.js in the browser."""
+"""A self-contained HTML file: Python writes text and tables, and page.js draws charts in the browser."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def page(results: Results, found: Statistics, words: Verdict) -> str:
 
 
 def shared() -> dict[str, str]:
-    """The scripts that the leaderboard's page has, too."""
+    """The scripts that the leaderboard uses, too."""
     ours = files("superadam.lab.comparison.report")
     return {name: (ours / f"{name}.js").read_text(encoding="utf-8") for name in ("charts", "exports")}
 
 
 def json_of(content: Any) -> str:
-    """Cannot end the script that it stands in."""
+    """JSON that cannot end the script element around it."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

@@ -1,4 +1,4 @@
-"""What a paper says of a comparison: a paragraph on the methods, and what to cite."""
+"""Text for a paper: a paragraph about the comparison, and what to cite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHANCE_OF_TUNING = (
 
 
 def paragraph(results: Results, found: Statistics) -> str:
-    """How it was done, to be pasted into a paper."""
+    """A paragraph about how the comparison was done, to paste into a paper."""
     plan = results.plan
     n, k = len(plan.report_seeds), len(plan.tuning_seeds)
     methods = listed([label(m) for m in found.methods if m != found.baseline]) or "no other method"
@@ -49,7 +49,7 @@ def paragraph(results: Results, found: Statistics) -> str:
 
 
 def _other_budgets(results: Results) -> str:
-    """What else the report has beside equal gradients."""
+    """The other budgets of the report besides equal gradients."""
     words = {
         "epochs": "the same number of batches for every method",
         "seconds": f"as many gradient evaluations as the training time of {label(results.plan.baseline)} allows",
