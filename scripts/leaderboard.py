@@ -20,6 +20,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
@@ -144,11 +145,32 @@ def about(site):
             f"- {_listed('the zoo', ours)}",
             f"- {_listed('other packages', foreign)}",
             "",
+            "The ten lowest mean ranks, SUPER-ADAM⁺ and the baseline. Scores are from 0 to 1, higher is better:",
+            "",
+            *_best(rows, baseline),
+            "",
             "| task | how it was made |",
             "|---|---|",
             *(f"| `{html.unescape(task)}` | {html.unescape(text)} |" for task, text in made),
         ]
     )
+
+
+def _best(rows, baseline, many=10):
+    """A table of the methods with the lowest ranks, and of two more."""
+    means = {}
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = [row for row in rows if row["method"] == method]
+        keys = ("mean_rank", "score_gradient_evaluations", "score_seconds")
+        means[method] = [fmean(float(row[key]) for row in own if row[key]) for key in keys]
+    order = sorted(means, key=means.__getitem__)
+    shown = [m for i, m in enumerate(order) if i < many or m == baseline or m.startswith("super_adam_plus ")]
+    lines = ["| place | method | mean rank | score in gradients | score in seconds |", "|---|---|---|---|---|"]
+    for method in shown:
+        rank, gradients, seconds = means[method]
+        name = " + ".join(part.split(" lr=")[0] for part in method.split(" + "))
+        lines.append(f"| {order.index(method) + 1} | `{name}` | {rank:.1f} | {gradients:.2f} | {seconds:.2f} |")
+    return lines
 
 
 def _listed(where, methods):
