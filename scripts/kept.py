@@ -21,6 +21,8 @@ def write(path: Path, found: list[Results], command: str, whole: Callable[[Recor
         results.plan.data_dir = None
         for environment in (results.environment, *results.environment.get("earlier", [])):
             environment["command"] = command
+            if "reused" in environment:  # folders, whose place on this machine says nothing
+                environment["reused"] = [Path(folder).name for folder in environment["reused"]]
         for record in results.records:
             rows = record.rows if whole(record) else record.rows[-1:]
             record.rows = [{k: _short(row[k]) for k in COLUMNS if k in row} for row in rows]

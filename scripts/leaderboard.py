@@ -20,6 +20,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
@@ -139,10 +140,14 @@ def about(site):
     return "\n".join(
         [
             f"[The project's leaderboard](leaderboard/index.html) has {len(methods)} methods on {len(tasks)} tasks. "
-            f"The baseline is {label(baseline)}.",
+            f"The baseline is {label(unranged(baseline))}.",
             "",
             f"- {_listed('the zoo', ours)}",
             f"- {_listed('other packages', foreign)}",
+            "",
+            "The ten lowest mean ranks, SUPER-ADAM⁺ and the baseline. Scores are from 0 to 1, higher is better:",
+            "",
+            *_best(rows, baseline),
             "",
             "| task | how it was made |",
             "|---|---|",
@@ -151,10 +156,32 @@ def about(site):
     )
 
 
+def _best(rows, baseline, many=10):
+    """A table of the methods with the lowest ranks, and of two more."""
+    means = {}
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = [row for row in rows if row["method"] == method]
+        keys = ("mean_rank", "score_gradient_evaluations", "score_seconds")
+        means[method] = [fmean(float(row[key]) for row in own if row[key]) for key in keys]
+    order = sorted(means, key=means.__getitem__)
+    shown = [m for i, m in enumerate(order) if i < many or m == baseline or m.startswith("super_adam_plus ")]
+    lines = ["| place | method | mean rank | score in gradients | score in seconds |", "|---|---|---|---|---|"]
+    for method in shown:
+        rank, gradients, seconds = means[method]
+        name = " + ".join(part.split(" lr=")[0] for part in method.split(" + "))
+        lines.append(f"| {order.index(method) + 1} | `{name}` | {rank:.1f} | {gradients:.2f} | {seconds:.2f} |")
+    return lines
+
+
 def _listed(where, methods):
     if not methods:
         return f"From {where}: no method yet."
-    return f"From {where}, {len(methods)}: {', '.join(f'`{method}`' for method in methods)}."
+    return f"From {where}, {len(methods)}: {', '.join(f'`{unranged(method)}`' for method in methods)}."
+
+
+def unranged(method):
+    """Without its range of learning rates."""
+    return re.sub(r" lr=\S+:\S+", "", method)
 
 
 def page():

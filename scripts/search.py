@@ -54,6 +54,12 @@ PEERS = {
     "SOAP": f"soap {PUBLISHED} lr=1e-3:0.1",
 }
 
+
+def fixed(lr: float) -> str:
+    """With one learning rate: bounds that leave no choice."""
+    return f"super_adam_plus lr={lr}:{1.000001 * lr:.9g}"
+
+
 ESTIMATORS = {
     "momentum": SOAP,
     "Nesterov": BASE,
@@ -204,6 +210,33 @@ ROUNDS = {
         {"warmup": 0.05, "trials": 6, "seeds": 2, "first_seed": 900},
         "AdamW: adamw lr=3e-4:0.1",
     ),
+    # The same on more seeds, and beyond 0.04, where one seed said little. It is its own baseline: AdamW has no part.
+    "more learning rates": Round(
+        {},
+        {(task,): {"budget_evals": 480} for task in ("digits-vit", "digits-mlp")}
+        | {(task,): {} for task in ("digits-cnn", "logistic-sparse")},
+        {"warmup": 0.05, "trials": 8, "tuning_seeds": 2, "seeds": 1, "first_seed": 900},
+        f"{NAME}: super_adam_plus lr=5e-3:0.08",
+    ),
+    # Two defaults, and the learning rate that the first six chose on two of these tasks, on seeds of their own.
+    "defaults": Round(
+        {f"lr = {lr:g}": fixed(lr) for lr in (0.0125, 0.038)},
+        {(task,): {} for task in ("logistic-sparse", "digits-cnn")}
+        | {(task,): {"budget_evals": 480} for task in ("digits-mlp", "digits-vit")},
+        {"warmup": 0.05, "trials": 1, "seeds": 5, "first_seed": 910},
+        f"lr = 0.01: {fixed(0.01)}",
+    ),
+    # The default learning rate with a warm-up and without, before a cosine and before none.
+    **{
+        f"warm-up {part:g}": Round(
+            {"no decay": f"{fixed(0.01)} decay=none"},
+            {(task,): {"budget_evals": 200} for task in ("digits-mlp", "digits-autoencoder", "ratings")}
+            | {("pydoc-transformer",): {"budget_evals": 100}},
+            {"scale": "tiny", "warmup": part, "trials": 1, "seeds": 3, "first_seed": 910},
+            f"cosine: {fixed(0.01)}",
+        )
+        for part in (0, 0.05)
+    },
     "finalists": Round(FINALISTS, EIGHT, {**COMMON, **WIDE}, f"AdamW: {ADAMW}"),
     **{
         f"batches of {batch}": Round(

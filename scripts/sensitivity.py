@@ -1,35 +1,45 @@
-"""How much the learning rate matters: the runs of `python scripts/search.py "learning rates"`, a figure and a table.
+"""How much the learning rate and a warm-up matter: a figure and tables of some rounds of scripts/search.py.
 
-    python scripts/sensitivity.py            # docs/img/sensitivity.svg, and the table of docs/results.md
-    python scripts/sensitivity.py --check    # fails if the table is not what would be written
+    python scripts/sensitivity.py            # docs/img/sensitivity.svg, and the tables of docs/results.md
+    python scripts/sensitivity.py --check    # fails if the tables are not what would be written
 
-Each method has six learning rates on one seed, none stopped early. Between two of them, the logarithm of the loss is
-taken as linear in that of the learning rate.
+The rounds are "learning rates", "more learning rates", "defaults", "warm-up 0" and "warm-up 0.05". Between two learning
+rates, the logarithm of the loss is taken as linear in that of the learning rate.
 """
 
 import argparse
 import itertools
 import math
 import sys
+from collections.abc import Mapping
+from statistics import fmean
 
 import style
 import torch
 from search import NAME, PAGES, read
 
 from superadam import bench, create
+from superadam.lab.comparison.intervals import paired
 from superadam.lab.comparison.records import Results, final
+from superadam.lab.comparison.verdict import interval
 
 PAGE = PAGES[1]
-BEFORE, AFTER = "<!-- sensitivity -->\n\n", "\n\n<!-- end -->"
 NEAR = math.log(1.05)
 Curve = list[tuple[float, float]]  # log of the learning rate, log of the final validation loss
 
 
+def tried(results: Results, method: str) -> dict[float, list[float]]:
+    """By learning rate, the logarithms of final losses on the tuning seeds; infinite for runs that diverged."""
+    found: dict[float, list[float]] = {}
+    for r in (r for r in results.records if r.phase == "tune" and r.method == method):
+        loss = final(r, "valid_loss") if r.status == "finished" else math.inf
+        found.setdefault(float(r.options["lr"]), []).append(math.log(loss) if math.isfinite(loss) else math.inf)
+    return found
+
+
 def curve(results: Results, method: str) -> Curve:
-    """Runs that diverged have an infinite loss."""
-    tried = [r for r in results.records if r.phase == "tune" and r.method == method]
-    losses = {float(r.options["lr"]): final(r, "valid_loss") if r.status == "finished" else math.inf for r in tried}
-    return [(math.log(lr), math.log(loss) if math.isfinite(loss) else math.inf) for lr, loss in sorted(losses.items())]
+    """Of losses, the geometric mean over seeds."""
+    return [(math.log(lr), fmean(losses)) for lr, losses in sorted(tried(results, method).items())]
 
 
 def at(points: Curve, x: float) -> float:
@@ -39,36 +49,86 @@ def at(points: Curve, x: float) -> float:
     raise ValueError(f"A learning rate of {math.exp(x):.2g} was not tried")
 
 
-def width(points: Curve) -> float:
-    """The factor of learning rates around the best one that lose at most 5 %, among those that were tried."""
+def width(points: Curve) -> tuple[float, bool]:
+    """The factor of learning rates around the best one that lose at most 5 %; and whether it ends with what was tried,
+    so that it may be larger."""
     i = min(range(len(points)), key=lambda i: points[i][1])
     most = points[i][1] + NEAR
 
-    def end(side: Curve) -> float:
+    def end(side: Curve) -> tuple[float, bool]:
         for (x0, y0), (x1, y1) in itertools.pairwise(side):
             if y1 > most:
-                return x0 if math.isinf(y1) else x0 + (x1 - x0) * (most - y0) / (y1 - y0)
-        return side[-1][0]
+                return x0 if math.isinf(y1) else x0 + (x1 - x0) * (most - y0) / (y1 - y0), False
+        return side[-1][0], True
 
-    return math.exp(end(points[i:]) - end(points[i::-1]))
+    (high, open_above), (low, open_below) = end(points[i:]), end(points[i::-1])
+    return math.exp(high - low), open_above or open_below
 
 
-def rows() -> list[list[str]]:
+def factor(points: Curve) -> str:
+    found, more = width(points)
+    return f"{'at least ' if more else ''}{found:.1f}"
+
+
+def rates() -> bench.Table:
+    """Six learning rates of both methods on one seed."""
     default = math.log(create("super_adam_plus", [torch.nn.Parameter(torch.ones(1))]).param_groups[0]["lr"])
     found = []
     for results in read("learning rates"):
         ours, theirs = (curve(results, method) for method in (NAME, "AdamW"))
         loss = math.exp(at(ours, default) - min(y for _, y in ours)) - 1
         (task,) = results.plan.tasks
-        found.append([f"`{task}`", f"{width(ours):.1f}", f"{width(theirs):.1f}", f"{100 * loss:.0f} %"])
-    return found
+        found.append([f"`{task}`", factor(ours), factor(theirs), f"{100 * loss:.0f} %"])
+    head = ["", f"{NAME}: within 5 % over a factor of", "AdamW", f"{NAME} with its default lr: above its best by"]
+    return bench.Table("", head, found)
+
+
+def noise() -> bench.Table:
+    """Eight learning rates on two seeds: what the mean of both says, and by how much the seeds differ."""
+    found = []
+    for results in read("more learning rates"):
+        apart = [math.exp(max(losses) - min(losses)) for losses in tried(results, NAME).values()]
+        found.append([f"`{results.plan.tasks[0]}`", factor(curve(results, NAME)), f"{max(apart):.2f}"])
+    return bench.Table("", ["", "within 5 % over a factor of", "two seeds differ by a factor of up to"], found)
+
+
+def finals(results: Results, method: str) -> Mapping[int, float]:
+    runs = [r for r in results.records if r.phase == "report" and r.method == method]
+    return {r.seed: final(r, "valid_loss") for r in runs}
+
+
+def over(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
+    """The ratio of losses with the same seeds, and its interval."""
+    return interval(paired([math.log(ours[seed] / theirs[seed]) for seed in theirs]).exp())
+
+
+def defaults() -> bench.Table:
+    found = []
+    for results in read("defaults"):
+        first, *others = results.plan.methods
+        cells = [over(finals(results, method), finals(results, first)) for method in others]
+        found.append([f"`{results.plan.tasks[0]}`", *cells])
+    return bench.Table("", ["", *others], found)
+
+
+def warmups() -> bench.Table:
+    found, pairs = [], list(zip(read("warm-up 0.05"), read("warm-up 0"), strict=True))
+    for with_it, without in pairs:
+        cells = [over(finals(with_it, method), finals(without, method)) for method in with_it.plan.methods]
+        found.append([f"`{with_it.plan.tasks[0]}`", *cells])
+    return bench.Table("", ["", *pairs[0][0].plan.methods], found)
+
+
+TABLES = {"sensitivity": rates, "noise of learning rates": noise, "defaults": defaults, "warm-up": warmups}
 
 
 def page() -> str:
-    head = ["", f"{NAME}: within 5 % over a factor of", "AdamW", f"{NAME} with its default lr: above its best by"]
     text = PAGE.read_text(encoding="utf-8")
-    start = text.index(BEFORE) + len(BEFORE)
-    return text[:start] + bench.Table("", head, rows()).markdown() + text[text.index(AFTER, start) :]
+    for name, made in TABLES.items():
+        before, after = f"<!-- {name} -->\n\n", "\n\n<!-- end -->"
+        start = text.index(before) + len(before)
+        text = text[:start] + made().markdown() + text[text.index(after, start) :]
+    return text
 
 
 def draw() -> None:

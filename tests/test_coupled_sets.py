@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment, linprog, nnls
 
 from superadam import SuperAdam, matrices, sets
 
-PROPERTY = settings(derandomize=True, deadline=None, max_examples=20)
+PROPERTY = settings(deadline=None, max_examples=20)
 FLOAT32 = 1e-5
 
 

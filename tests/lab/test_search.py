@@ -115,10 +115,24 @@ def test_the_locked_gradients_are_those_of_the_runs(name):
 
 
 def test_the_claims_about_learning_rates_are_those_of_the_table():
+    def numbers(cells):
+        return [float(cell.removeprefix("at least ").split()[0]) for cell in cells]
+
     _, body = rows("results.md", "sensitivity")
-    ours, theirs, default = zip(*([float(cell.rstrip(" %")) for cell in cells] for cells in body.values()), strict=True)
+    ours, theirs, default = map(numbers, zip(*body.values(), strict=True))
     assert (len(body), sum(f >= 4 for f in ours), sum(f >= 4 for f in theirs)) == (8, 3, 2)
+    assert [sum("at least" in cells[i] for cells in body.values()) for i in (0, 1)] == [5, 4]
     assert (sum(d <= 10 for d in default), sum(d <= 13 for d in default)) == (5, 7)
+    _, noise = rows("results.md", "noise of learning rates")
+    wide = {task for task, cells in noise.items() if numbers(cells)[0] >= 4}
+    assert wide == {"logistic-sparse"} == {task for task, cells in noise.items() if numbers(cells)[1] < 1.05}
+    assert dict(zip(body, ours, strict=True))["logistic-sparse"] < 4
+    _, fixed = rows("results.md", "defaults")
+    (larger, best), (worse, _) = numbers(fixed["logistic-sparse"]), numbers(fixed["digits-mlp"])
+    assert [round(100 * (ratio - 1)) for ratio in (1 / best, larger / best, worse)] == [13, 9, 9]
+    for cell in (*fixed["digits-cnn"], *fixed["digits-vit"]):
+        _, low, high = (float(number) for number in re.findall(r"[\d.]+", cell))
+        assert low < 1 < high
 
 
 def test_the_claims_of_the_pages_are_those_of_the_third_test():

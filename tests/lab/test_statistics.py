@@ -356,6 +356,12 @@ def test_sensitivity_and_its_edges():
     )
 
 
+@pytest.mark.parametrize("trials", [1, 2, 3])
+def test_too_few_trials_for_a_best_between_others_are_told(trials):
+    said = verdict(study({"adamw": 1.0, "a": 1.0}, trials=trials)).cautions
+    assert any("Most verdicts need at least 3 trials" in caution for caution in said) is (trials < 3)
+
+
 def test_ends_and_bests():
     records = [run("task", "adamw", s, [8.0, 1.0 + s, 2.0 + s]) for s in range(3)]
     outcome = analyse(results_of(records)).tasks["task"].outcomes["adamw"]

@@ -17,6 +17,7 @@ from superadam.lab.comparison.jobs import Job
 from superadam.lab.comparison.judging import judged
 from superadam.lab.comparison.leaderboard.board import Board
 from superadam.lab.comparison.options import Options
+from superadam.lab.comparison.records import Results
 from superadam.lab.comparison.statistics import analyse
 from superadam.lab.comparison.timing import Pilot
 from superadam.lab.comparison.verdict import verdict
@@ -161,9 +162,9 @@ def ends(study, minutes, slower, spent=60.0, jobs=2):
 
 def least(study, spent, jobs=2):
     """The least minutes that are not refused, by what the refusal says."""
-    with pytest.raises(ValueError, match="are needed") as refused:
+    with pytest.raises(ValueError, match="would need about") as refused:
         timing.fitted(study, 1, jobs, pilots(study, 0.01), spent)
-    return int(re.search(r"(\d+) are needed", str(refused.value))[1])
+    return int(re.search(r"would need about (\d+)", str(refused.value))[1])
 
 
 @pytest.mark.parametrize("more", [{}, {"halving": 3}, {"budgets": ["gradients", "epochs", "seconds"]}], ids=str)
@@ -180,7 +181,7 @@ def test_halving_allows_more_and_what_does_not_fit_is_refused_with_the_time_that
     study = plan(FOUR)
     whole, halved = (timing.fitted(dataclasses.replace(study, halving=h), 8, 2, pilots(study, 0.01)) for h in (None, 3))
     assert len(halved.report_seeds) > len(whole.report_seeds)
-    with pytest.raises(ValueError, match="1 minutes are too few for 4 methods on 1 tasks with 2 workers: 6 are needed"):
+    with pytest.raises(ValueError, match="too little: 4 methods on 1 task with 2 workers would need about 6"):
         timing.fitted(study, 1, 2, pilots(study, 0.01))
 
 
@@ -222,7 +223,11 @@ def test_when_the_time_is_over_seeds_that_not_all_methods_have_run_are_dropped(t
     records = carried_out(study, {}).records
     report = [r for r in records if r.phase == "report"]
     some = [r for r in records if r.phase == "tune"] + [r for r in report if r.seed < 5 or r.method == "a"]
-    assert timing.in_time(study, some).report_seeds == [0, 1, 2, 3, 4]
+    shorter = timing.in_time(study, some)
+    assert shorter.report_seeds == [0, 1, 2, 3, 4]
+    assert timing.in_time(shorter, some) == shorter
+    said = "--minutes 1 was over before all runs were made: 3 of 8 planned seeds were dropped"
+    assert any(said in caution for caution in verdict(Results(shorter, {}, some)).cautions)
     assert timing.in_time(study, [r for r in some if r.seed < 2 or r.phase == "tune"]) is None
 
 

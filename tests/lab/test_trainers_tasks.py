@@ -186,6 +186,17 @@ def test_without_a_label_it_is_a_causal_language_model(tmp_path, model):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("words", "tokens"), [(3, 5), (30, 16)])
+def test_texts_are_as_long_as_the_longest_and_no_longer_than_the_model_takes(tmp_path, model, words, tokens):
+    data = written(tmp_path / "films", train=[{"text": "a"}, {"text": " ".join(["a"] * words)}])
+    config(model, model_type="gpt2", **SMALL)
+    workload = lab.huggingface("long", model, data, label=None).workload("laptop", 0)
+    batch = next(iter(workload.batches(0)))
+    assert batch["input_ids"].shape == (2, tokens)
+    assert workload.loss(batch)[0].isfinite()
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_other_models_are_refused_by_name(tmp_path, model):
     data = written(tmp_path / "films", train=films(4))
     with pytest.raises(ValueError, match="'bert' sees later tokens, so it is not a causal language model"):

@@ -83,7 +83,7 @@ def huggingface(
         text: the column with the text of an example.
         label: the column with the class number, 0, 1, …. A test split with hidden labels (-1) is left out. None for a
             causal language model.
-        length: largest number of tokens per text.
+        length: largest number of tokens per text; at most the number of positions of the model.
         **more: options of `lab.task`: `batch`, `epochs`, `description`.
     """
 
@@ -110,13 +110,16 @@ def huggingface(
         return made
 
     def read() -> Data:
-        from transformers import AutoTokenizer
+        from transformers import AutoConfig, AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+        config = AutoConfig.from_pretrained(model, local_files_only=True)
+        positions = getattr(config, "max_position_embeddings", None) or length  # GPT-2 and others map their own name
+        most = min(length, positions, tokenizer.model_max_length)
         splits = _splits(Path(data))
         if label is not None and all(row.get(label) == HIDDEN for row in splits.get("test", ())):
             splits.pop("test", None)
-        return {split: Encoded(rows, tokenizer, text, label, length) for split, rows in splits.items()}
+        return {split: Encoded(rows, tokenizer, text, label, most) for split, rows in splits.items()}
 
     if not (Path(model) / "config.json").is_file():  # transformers would take it for a name on the hub
         raise ValueError(f"{model} is not a model folder: there is no config.json. model.save_pretrained writes one")
@@ -154,7 +157,7 @@ def _accuracy(model: Any, batch: dict[str, Tensor]) -> Tensor:
 
 
 class Encoded(Dataset[dict[str, Tensor]]):
-    """Examples as token numbers, all of one length."""
+    """Examples as token numbers, as long as the longest of them."""
 
     def __init__(self, rows: list[dict[str, Any]], tokenizer: Any, text: str, label: str | None, length: int) -> None:
         for key in (text, label):
@@ -163,7 +166,7 @@ class Encoded(Dataset[dict[str, Tensor]]):
         texts = [row[text] for row in rows]
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token  # masked, so which token it is plays no part
-        padded = {"padding": "max_length", "padding_side": "right"}
+        padded = {"padding": "longest", "padding_side": "right"}
         found = tokenizer(texts, **padded, truncation=True, max_length=length, return_tensors="pt")
         if label is not None:
             self.columns = {**found, "labels": tensor([_class(row[label], label) for row in rows])}

@@ -11,8 +11,9 @@ from superadam.lab.comparison.reuse import is_reused
 from superadam.lab.comparison.statistics import Statistics, TaskStatistics
 from superadam.lab.methods import label
 
-__all__ = ["cautions_of", "listed"]
+__all__ = ["cautions_of", "count", "listed"]
 
+LEAST_TRIALS = 3
 LONGEST = 300  # characters of an error that the report repeats
 
 
@@ -23,6 +24,15 @@ def listed(names: list[str]) -> str:
     ('a', 'a, b and c')
     """
     return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def count(n: int, word: str) -> str:
+    """A number of things.
+
+    >>> count(1, "seed"), count(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{n} {word}" + ("" if n == 1 else "s")
 
 
 def cautions_of(results: Results, found: Statistics) -> list[str]:
@@ -46,6 +56,14 @@ def cautions_of(results: Results, found: Statistics) -> list[str]:
             f"{reused} of {len(results.records)} runs were taken from other comparisons, where they were the same. "
             "Their seconds are left out; --no-reuse with a new --out makes all runs."
         )
+    if plan.dropped and plan.minutes:
+        made.append(
+            f"--minutes {plan.minutes:g} was over before all runs were made: {plan.dropped} of "
+            f"{seeds + plan.dropped} planned seeds were dropped. The forecast was for all of them."
+        )
+    if 0 < plan.trials < LEAST_TRIALS:
+        best = "the best learning rate of fewer is always the lowest or highest one tried"
+        made.append(f"Most verdicts need at least {LEAST_TRIALS} trials, in a new --out: {best}.")
     if 0 < seeds < FEWEST:
         made.append(f"A verdict needs at least {FEWEST} seeds; 5 or more are usual. --seeds 5 adds the missing ones.")
     elif FEWEST <= seeds < 5:
@@ -66,7 +84,7 @@ def _edges(results: Results, task: TaskStatistics) -> list[str]:
             continue
         shared = f"--tune {key}=LOW:HIGH, or for one method with " if key in results.plan.space else ""
         option = "lr" if key.endswith(".lr") else key  # AdamW.lr is the lr behind the name of the second optimizer
-        widen = f"widen the range with {shared}{option}=LOW:HIGH behind its name"
+        widen = f"try more --trials, or widen the range with {shared}{option}=LOW:HIGH behind its name"
         best = f"the best {key} is the {side} one tried for {listed(names)}"
         made.append(f"{task.name}: {best}. A better one may lie {SIDES[side]} it; {widen}.")
     return made

@@ -90,7 +90,9 @@ def planned(options: Options) -> tuple[Plan, Path, str]:
             return plan, folder, ""
         storage, jobs = _storage(folder, options.storage), _jobs(options.jobs)
         if (there := known_plan(storage, folder.resolve().name)) is not None:  # it goes on with what was chosen then
-            chosen = {name: getattr(there, name) for name in ("trials", "report_seeds", "minutes", "forecast")}
+            chosen = {
+                name: getattr(there, name) for name in ("trials", "report_seeds", "minutes", "forecast", "dropped")
+            }
             return dataclasses.replace(plan, **chosen), folder, ""
         pilots = planner.pilots(plan)
     from superadam.lab.comparison import timing  # scipy takes a second to import

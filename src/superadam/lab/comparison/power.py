@@ -11,10 +11,11 @@ from scipy import optimize, stats
 from superadam.lab.comparison.intervals import LEVEL
 from superadam.lab.comparison.statistics import Statistics
 
-__all__ = ["FEWEST", "POWER", "detectable", "percent", "shown", "spread", "statement"]
+__all__ = ["FEWEST", "POWER", "detectable", "listed", "percent", "shown", "spread", "statement"]
 
 FEWEST = 3  # seeds: fewer are not enough for a verdict
 POWER = 0.8
+MANY = 16  # methods: a median of fewer is itself noisy
 MOST = 50.0  # of a logarithm: what is more cannot be shown
 
 
@@ -50,26 +51,32 @@ def spread(losses: Iterable[Mapping[int, float]]) -> float:
     """The standard deviation of the log ratio of two methods' losses on one seed; infinite if unknown.
 
     It is √2 times the standard deviation of the residuals after subtracting the means of every method and of every
-    seed. It pools all methods, because a few seeds of one method say little. Methods with a diverged or failed run are
-    left out.
+    seed. It pools the methods, because a few seeds of one method say little. Methods with a diverged or failed run are
+    left out. With many methods it is the median of their variances: one that nearly diverges says nothing of the rest.
     """
     whole = [list(of.values()) for of in losses if of and all(0 < f < math.inf for f in of.values())]
     if len(whole) < 2 or len({len(row) for row in whole}) > 1 or len(whole[0]) < 2:
         return math.inf
     table = np.log(np.array(whole))
     rest = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
-    return math.sqrt(2 * float((rest**2).sum()) / ((table.shape[0] - 1) * (table.shape[1] - 1)))
+    methods, free = table.shape[0], table.shape[1] - 1
+    squares = (rest**2).sum(1) * methods / (methods - 1)
+    if methods < MANY:
+        return math.sqrt(2 * float(squares.mean()) / free)
+    return math.sqrt(2 * float(np.median(squares) / stats.chi2.median(free)))
 
 
 def percent(logarithm: float) -> str:
     """A difference of losses in percent, in words.
 
-    >>> percent(0.0392), percent(0.7), percent(math.inf)
-    ('4.0 %', '101 %', 'any size')
+    >>> percent(0.0392), percent(0.7), percent(4.0), percent(math.inf)
+    ('4.0 %', '101 %', '55-fold', 'any size')
     """
     if not math.isfinite(logarithm):
         return "any size"
     share = 100 * math.expm1(logarithm)
+    if share >= 1000:
+        return f"{math.exp(logarithm):.0f}-fold"
     return f"{share:.{1 if share < 10 else 0}f} %"
 
 
@@ -89,12 +96,13 @@ def statement(least: Mapping[str, float], seeds: int, forecast: Mapping[str, flo
     """A sentence about the differences that the runs could detect, and about the forecast; empty if unknown."""
     if not least:
         return ""
-    before = f" The forecast before the runs was {_listed(forecast)}." if forecast else ""
+    before = f" The forecast before the runs was {listed(forecast)}." if forecast else ""
     return (
-        f"Power: with {seeds} seeds and this spread of losses, a true difference of {_listed(least)} is detected in "
+        f"Power: with {seeds} seeds and this spread of losses, a true difference of {listed(least)} is detected in "
         f"{round(100 * POWER)} of 100 comparisons. Smaller differences are missed more often.{before}"
     )
 
 
-def _listed(least: Mapping[str, float]) -> str:
+def listed(least: Mapping[str, float]) -> str:
+    """By task, in a sentence."""
     return ", ".join(f"{percent(d)} on {name}" for name, d in least.items())

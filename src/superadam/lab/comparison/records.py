@@ -32,7 +32,7 @@ VERSIONS = ("superadam", "torch", "python", "optuna", "cuda")
 """What of an environment changes numbers."""
 LARGEST = 1e100
 """Larger numbers count as infinite: their squares and sums could be. float32 ends at 3e38."""
-NEUTRAL = ("run_seconds", "run_memory", "minutes", "forecast", "dimensions")
+NEUTRAL = ("run_seconds", "run_memory", "minutes", "forecast", "dropped", "dimensions")
 """Fields of a plan that change no number."""
 Row = dict[str, Any]
 Budget = Literal["gradients", "epochs", "seconds"]
@@ -99,6 +99,8 @@ class Plan:
     """The time that trials and seeds were chosen for. When it is over, seeds that not all methods have are dropped."""
     forecast: dict[str, float] = dataclasses.field(default_factory=dict)
     """By task: the least logarithm of a ratio that pilot runs said the comparison would detect, in 4 of 5 cases."""
+    dropped: int = 0
+    """Report seeds for which the minutes were not enough."""
     dimensions: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     """By task: its parameters, training examples (or words) and batch, for the report."""
 

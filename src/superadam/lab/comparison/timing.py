@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from superadam.lab.comparison.budgets import kept, rungs
+from superadam.lab.comparison.cautions import count
 from superadam.lab.comparison.jobs import Job, finished_seeds, judged
 from superadam.lab.comparison.planning import Guard, unguarded
 from superadam.lab.comparison.power import FEWEST, POWER, detectable, percent, spread
@@ -137,9 +138,9 @@ def fitted(plan: Plan, minutes: float, jobs: int, pilots: Pilots, spent: float =
         elif best is None:
             least = math.ceil((spent + needed) / 60)
             raise ValueError(
-                f"{minutes:g} minutes are too few for {len(plan.methods)} methods on {len(plan.tasks)} tasks with "
-                f"{jobs} workers: {least} are needed. Give more --minutes, fewer methods, a smaller --scale or "
-                "--halving 3"
+                f"--minutes {minutes:g} is too little: {count(len(plan.methods), 'method')} on "
+                f"{count(len(plan.tasks), 'task')} with {count(jobs, 'worker')} would need about {least}. Give more "
+                "--minutes, fewer methods, a smaller --scale or --halving 3"
             )
     assert best is not None
     finite = {task: least for task, least in forecast(best, pilots).items() if math.isfinite(least)}
@@ -153,7 +154,9 @@ def in_time(plan: Plan, records: Iterable[Record]) -> Plan | None:
     valid as one that was planned with these seeds.
     """
     seeds = finished_seeds(plan, records)
-    return dataclasses.replace(plan, report_seeds=seeds) if len(seeds) >= FEWEST else None
+    if len(seeds) < FEWEST:
+        return None
+    return dataclasses.replace(plan, report_seeds=seeds, dropped=plan.dropped + len(plan.report_seeds) - len(seeds))
 
 
 def forecast(plan: Plan, pilots: Pilots) -> dict[str, float]:

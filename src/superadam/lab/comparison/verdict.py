@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from superadam.lab.comparison import chance, power
-from superadam.lab.comparison.cautions import cautions_of, listed
+from superadam.lab.comparison.cautions import cautions_of, count, listed
 from superadam.lab.comparison.intervals import Estimate
 from superadam.lab.comparison.judging import OUTCOMES, Judgement, judged
 from superadam.lab.comparison.records import Results
@@ -123,7 +123,7 @@ def verdict(results: Results, found: Statistics | None = None) -> Verdict:
         "unsure": f"Different from {theirs}, but by no more than re-tuning could change",
         "insufficient": "Not enough to tell",
         "lost": f"More diverged or failed runs than {theirs}, no other significant difference",
-        "same": f"No significant difference from {theirs} ({_count(n, 'seed')})",
+        "same": f"No significant difference from {theirs} ({count(n, 'seed')})",
         "none": f"Not compared: no runs with the same seeds as {theirs}",
     }
     if not all(c.relative for task in found.tasks.values() for c in task.comparisons.values()) and len(tasks) > 1:
@@ -131,7 +131,7 @@ def verdict(results: Results, found: Statistics | None = None) -> Verdict:
     budgets = {str(b): verdict(results.under(b)).findings for b in results.budgets if b != "gradients"}
     cautions = cautions_of(results, found)
     if any(f.outcome == "unsure" for group in (findings, *tasks.values()) for f in group):
-        cautions.append(_TUNING.format(seeds=_count(len(results.plan.tuning_seeds), "seed")))
+        cautions.append(_TUNING.format(seeds=count(len(results.plan.tuning_seeds), "seed")))
     headline, undecided = _headline(found, findings), _undecided(found, findings, said[_place(found)])
     return Verdict(
         headline or undecided or f"There is nothing to compare with {theirs} {_where(found)}.",
@@ -164,7 +164,7 @@ def _parts(c: Comparison, theirs: str) -> list[str]:
     if not math.isnan(c.p):
         parts.append(f"p {probability(c.p)}")
     if c.lost or c.lost_baseline:
-        parts.append(f"{c.lost} of {_count(c.n, 'run')} diverged or failed ({theirs}: {c.lost_baseline})")
+        parts.append(f"{c.lost} of {count(c.n, 'run')} diverged or failed ({theirs}: {c.lost_baseline})")
     if "gradient_evaluations" in c.times:
         parts.append(_reach(c.times["gradient_evaluations"], theirs))
     return parts
@@ -206,11 +206,7 @@ def interval(e: Estimate) -> str:
 def _reach(ratio: Ratio, theirs: str) -> str:
     if ratio.reached == ratio.runs:
         return f"{interval(ratio.estimate)} times the evaluations to reach the target"
-    return f"target reached by {ratio.reached} of {_count(ratio.runs, 'run')} ({theirs}: {ratio.reached_baseline})"
-
-
-def _count(n: int, word: str) -> str:
-    return f"{n} {word}" + ("" if n == 1 else "s")
+    return f"target reached by {ratio.reached} of {count(ratio.runs, 'run')} ({theirs}: {ratio.reached_baseline})"
 
 
 def multiple(ratio: float, decimals: int = 2) -> str:

@@ -90,7 +90,9 @@ function ranks(found, order) {
   const em = rem();
   const width = Math.max(figure.clientWidth, 200), step = 1.5 * em, left = Math.min(14 * em, width * 0.42), right = width - 1.5 * em;
   const height = (lines.length + 2.2) * step, most = rows.length;
-  const whole = data.tasks.length === 0 ? 0 : found[lines[0]].blocks * state.tasks.size;
+  // Nemenyi's difference is of methods that have run the same tasks and seeds.
+  const complete = lines.filter((i) => found[i].tasks === state.tasks.size);
+  const whole = complete.length ? Math.min(...complete.map((i) => found[i].blocks)) * state.tasks.size : 0;
   const critical = data.critical[most] !== null && whole ? data.critical[most] / Math.sqrt(whole) : null;
   const X = (v) => left + (v - 1) / Math.max(most - 1, 1) * (right - left);
   const svg = make(figure, "svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Mean ranks" });
@@ -98,12 +100,12 @@ function ranks(found, order) {
     make(svg, "line", { x1: X(v), x2: X(v), y1: step * 0.9, y2: height - step, stroke: "var(--grid)" });
     make(svg, "text", { x: X(v), y: height - 0.3 * step, "text-anchor": "middle", class: "tick" }, String(v));
   }
-  figure.values = { head: ["method", "mean rank", "critical difference"], rows: lines.map((i) => [data.methods[i].id, found[i].rank, critical]) };
+  figure.values = { head: ["method", "mean rank", "critical difference"], rows: lines.map((i) => [data.methods[i].id, found[i].rank, complete.includes(i) ? critical : null]) };
   lines.forEach((i, k) => {
     const y = (k + 1.2) * step, at = found[i].rank, text = data.methods[i].label;
     const row = make(svg, "g", { "data-method": i });
     clipped(row, text, 0, y + 0.3 * em, left - em, "start");
-    if (critical !== null) make(row, "line", { x1: X(Math.max(1, at - critical / 2)), x2: X(Math.min(most, at + critical / 2)), y1: y, y2: y, stroke: "var(--m9)", "stroke-width": 0.4 * em, opacity: 0.35 });
+    if (critical !== null && complete.includes(i)) make(row, "line", { x1: X(Math.max(1, at - critical / 2)), x2: X(Math.min(most, at + critical / 2)), y1: y, y2: y, stroke: "var(--m9)", "stroke-width": 0.4 * em, opacity: 0.35 });
     const dot = make(row, "circle", { cx: X(at), cy: y, r: 0.32 * em, fill: "var(--m9)" });
     make(dot, "title", {}, `${text}: ${at.toFixed(2)}`);
   });

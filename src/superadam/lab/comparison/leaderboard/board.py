@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from scipy import stats
 
+from superadam.lab.comparison import chance, power
+from superadam.lab.comparison.cautions import count
 from superadam.lab.comparison.judging import Judgement, judged
 from superadam.lab.comparison.outcomes import TIMES
 from superadam.lab.comparison.ranking import profile, studentized
@@ -80,9 +82,20 @@ class Board:
         rows = [_row(found, method, said) for method in found.methods]
         kept = [dataclasses.replace(row, composition=_composition(results, row.method)) for row in rows if row.cells]
         kept.sort(key=lambda row: (row.rank, row.method))
-        days, notes = results.environment["days"], results.environment["notes"]
+        days, notes = results.environment["days"], [*_power(results, found), *results.environment["notes"]]
         when = " to ".join(dict.fromkeys([min(days), max(days)])) if days else ""
         return cls(found.baseline, list(found.tasks), kept, results.environment["made"], when, notes)
+
+
+def _power(results: Results, found: Statistics) -> list[str]:
+    """Many comparisons on few seeds show large differences alone, which a column of dots does not say."""
+    seeds = min((len(task.outcomes[found.baseline].runs) for task in found.tasks.values()), default=0)
+    least = power.shown(found, seeds, chance.of_differences(results, found))
+    if not least:
+        return []
+    many = f"{found.family} comparisons and {count(seeds, 'seed')}"
+    often = f"{round(100 * power.POWER)} of 100 cases"
+    return [f"With {many}, a true difference of {power.listed(least)} is detected in {often}; smaller ones less often"]
 
 
 def score(times: Sequence[float]) -> float:
