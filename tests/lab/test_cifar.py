@@ -132,7 +132,7 @@ def test_cifar_missing(tmp_path):
     (tmp_path / "cifar-10-batches-py" / "data_batch_3").unlink()
     with pytest.raises(DataError, match=r"cifar-10-batches-py lacks data_batch_3. CIFAR-10 is"):
         cifar(tmp_path)
-    with pytest.raises(ValueError, match=r"of 10 classes and one of 100"):
+    with pytest.raises(ValueError, match=r"Invalid classes: 20 .expected 10 or 100"):
         cifar(tmp_path, 20)
 
 

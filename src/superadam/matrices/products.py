@@ -19,13 +19,13 @@ def product(A: Tensor, B: Tensor) -> Tensor:
     >>> product(torch.eye(2).unsqueeze(0), torch.ones(1, 2, 1)).shape
     torch.Size([1, 2, 1])
     """
-    return (A[0] @ B[0]).unsqueeze(0) if len(A) == 1 else A @ B
+    return (A.squeeze(0) @ B.squeeze(0)).unsqueeze(0) if len(A) == 1 else A @ B
 
 
 def combined(C: Tensor, A: Tensor, B: Tensor, beta: float, alpha: float = 1.0) -> Tensor:
     """βC + αAB."""
     if len(A) == 1:
-        return torch.addmm(C[0], A[0], B[0], beta=beta, alpha=alpha).unsqueeze(0)
+        return torch.addmm(C.squeeze(0), A.squeeze(0), B.squeeze(0), beta=beta, alpha=alpha).unsqueeze(0)
     return torch.baddbmm(C, A, B, beta=beta, alpha=alpha)
 
 
