@@ -959,9 +959,17 @@ SuperAdam(
 
 instantiate_device_type_tests(TestConformance, globals())
 
-# In the quick suite each matrix has one τ, in turns; the other one is slow.
-SLOW = [info.name for n, info in enumerate(COMPOSITIONS) if (n // 2 + n) % 2]
-for kind in [found for name, found in globals().items() if name.startswith("TestConformance")]:
-    for name, test in list(vars(kind).items()):
-        if any(f"_{slow}_" in name for slow in SLOW):
-            setattr(kind, name, pytest.mark.slow(test))
+
+def mark_slow(kinds):
+    """In the quick suite each matrix has one τ, in turns; the other one is slow.
+
+    A function, because pytest would collect a loop's variables: a class a second time, and a method without its class.
+    """
+    slow = [f"_{info.name}_" for n, info in enumerate(COMPOSITIONS) if (n // 2 + n) % 2]
+    for kind in kinds:
+        for name, method in list(vars(kind).items()):
+            if any(part in name for part in slow):
+                setattr(kind, name, pytest.mark.slow(method))
+
+
+mark_slow([found for name, found in globals().items() if name.startswith("TestConformance")])
