@@ -331,11 +331,11 @@ def test_a_comparison_that_is_extended_is_the_whole_one_and_keeps_its_runs(made,
         "earlier": earlier,
         "hosts": [socket.gethostname()],
     }
-    added_seed, versions = verdict.verdict(results).cautions[-3:-1]
-    assert added_seed.startswith("1 of the 2 seeds were added to a comparison of the others.")
+    cautions = verdict.verdict(results).cautions
+    (added_seed,) = [c for c in cautions if c.startswith("1 of the 2 seeds were added to a comparison of the others.")]
     assert "superadam report FOLDER --first-seed 1`" in added_seed
     assert facts.made(results)["earlier"] == "seed 0, started ? (torch 2)"
-    assert versions == "Runs were made with different versions of torch: 2 and 3."
+    assert "Runs were made with different versions of torch: 2 and 3." in cautions
     new = results.only(seeds=[1])
     assert {r.seed for r in new.records if r.phase == "report"} == {1}
     assert not any("were added" in caution for caution in verdict.verdict(new).cautions)
