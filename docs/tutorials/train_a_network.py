@@ -28,7 +28,7 @@ def network():
 # ## One loop for both
 #
 # `superadam.create` constructs an optimizer by name. torch's LR schedulers work with it. Here the learning rate warms up
-# over 5 % of the steps, which `super_adam_plus` needs, and then follows a cosine, for both methods.
+# over 5 % of the steps and then follows a cosine, for both methods.
 #
 # Some compositions take gradients at a point other than the result. Inside `with opt.at_x():` the parameters of any
 # composition hold the result, and `flush()` leaves them there.

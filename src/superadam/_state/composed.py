@@ -251,7 +251,7 @@ class ComposedOptimizer(Optimizer):
         """x_1 must be feasible: project the parameters of a group onto their set, all of them or none."""
         constraint, params = plan.parts.constraint, plan.group["params"]
         if constraint is not None:
-            points = [constraint.argmin(local(p).to(state_dtype(p)), 1.0) for p in params]
+            points = [constraint.entry(local(p).to(state_dtype(p))) for p in params]
             for p, x in zip(params, points, strict=True):
                 local(p).copy_(x)
 

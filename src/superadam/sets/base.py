@@ -95,6 +95,18 @@ class ConvexSet(Part, kind="constraint"):
         """Whether every x[i] has its own set, so that x can be split along its first dimension."""
         return False
 
+    def entry(self, x: Tensor) -> Tensor:
+        """The feasible point nearest to x, where training starts. Refuses a tensor that the set is not for."""
+        for_others = "give the set to a param group of the parameters that it is for"
+        try:
+            point = self.argmin(x, 1.0)
+        except IndexError as error:
+            raise ValueError(f"{self} does not fit shape {tuple(x.shape)} ({error}): {for_others}") from error
+        if point.shape != x.shape:
+            shapes = f"{tuple(point.shape)} for {tuple(x.shape)}"
+            raise ValueError(f"{type(self).__name__}.argmin must return the shape of y, and returned {shapes}")
+        return point
+
     def violation(self, x: Tensor) -> Tensor:
         """How far x is outside the set, as a 0-d tensor. 0 if x is feasible."""
         return largest((x.double() - self.argmin(x, 1.0).double()).abs())
@@ -282,8 +294,8 @@ def like(value: float | Tensor, y: Tensor) -> Tensor:
     try:
         return value.expand_as(y)
     except RuntimeError:
-        shapes = f"{tuple(value.shape)} and {tuple(y.shape)}"
-        raise ValueError(f"an option of the set and the tensor do not fit: shapes {shapes}") from None
+        shapes = f"shape {tuple(value.shape)}, which does not broadcast to the parameter's {tuple(y.shape)}"
+        raise ValueError(f"an option of the set has {shapes}") from None
 
 
 def dims(y: Tensor, dim: Dim) -> tuple[int, ...]:
