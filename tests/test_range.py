@@ -559,3 +559,44 @@ def test_a_section_stays_feasible_when_its_iterations_end(size, no_looks):
     y = torch.tensor([size, size, 0.0, -size, size, 1.0])
     for part in (sets.CappedSimplex(1.0, 0.3), sets.BoxSection(1.0, 0.2, -1.0, 0.5)):
         assert part.violation(part.argmin(y, 1.0)) <= 1e-6
+
+
+@pytest.mark.parametrize("trials", [150, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "part",
+    [sets.L2Ball(1.0), sets.L2Ball(1e-6), sets.L1Ball(1.0), sets.Simplex(), sets.SecondOrderCone()],
+    ids=str,
+)
+def test_the_root_of_a_far_problem_changes_nothing(part, trials):
+    """A warm start may be wrong by orders of magnitude, as after a change of the learning rate."""
+    generator = torch.Generator().manual_seed(0)
+    uniform = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
+    for _ in range(trials):
+        shape = (3, int(2 + 10 * uniform(1)))
+        y = torch.randn(shape, generator=generator) * 10 ** (4 * uniform(1) - 1)
+        d = 10 ** (8 * uniform(*shape) - 4)
+        root = torch.zeros(part.root_shape(y))
+        part.argmin(y * 10 ** (6 * uniform(1) - 3), d.clone(), root)
+        x, exact = part.argmin(y.clone(), d.clone(), root).double(), part.argmin(y.double(), d.double())
+        weight = d.double().sqrt()
+        size = (weight * exact).norm() + (weight * (exact - y)).norm()
+        assert (weight * (x - exact)).norm() <= 1e-5 * size
+        assert part.relative_violation(x) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("part", "y", "d", "root", "x"),
+    [
+        (
+            sets.L2Ball(1.0),
+            [0.64, 3.71],
+            [1.0, 0.001],
+            100.0,
+            [0.6376, 0.7704],
+        ),  # float32 loses the variance of 1/(α + c)
+        (sets.Simplex(), [-0.467, 0.273], [1e-4, 1e5], 0.001, [0.727, 0.273]),  # one step from the root is 7e4 long
+    ],
+)
+def test_roots_from_which_a_first_step_misleads(part, y, d, root, x):
+    found = part.argmin(torch.tensor(y), torch.tensor(d), torch.tensor([root]))
+    torch.testing.assert_close(found, torch.tensor(x), rtol=1e-3, atol=1e-6)

@@ -656,7 +656,7 @@ def test_wrong_metric_gives_another_point():
         (lambda: sets.CappedSimplex(1.0, 0.3).argmin(torch.zeros(3), 1.0), "caps sum to 0.9, less than the total 1"),
         (lambda: sets.Halfspace(torch.zeros(3), 1.0), "a != 0"),
         (lambda: sets.Hyperplane(1.0, math.inf), "finite"),
-        (lambda: sets.Halfspace(torch.ones(3), 1.0).argmin(torch.zeros(4), 1.0), "do not fit"),
+        (lambda: sets.Halfspace(torch.ones(3), 1.0).argmin(torch.zeros(4), 1.0), "does not broadcast"),
         (lambda: sets.Affine(torch.ones(2, 3), torch.ones(2)), "independent rows"),
         (lambda: sets.Affine(torch.ones(1, 3), torch.ones(2)), r"\(m, n\)"),
         (lambda: sets.Affine(torch.ones(1, 3), torch.ones(1)).argmin(torch.zeros(4), 1.0), "3 coordinates.* has 4"),

@@ -177,11 +177,11 @@ def _level(blocks: Blocks, total: float, start: Tensor | None, iterations: int) 
         step, off = torch.where(slope > 0, error / slope, 0.0), error.abs() / total
         done = (off <= small) | (step.abs() <= small * theta.abs())
         following = torch.where(done, theta, theta + step)
-        if k == 0 and start is not None and not everywhere(near := (slope > 0) & (error < FAR * total)):
+        if k == 0 and start is not None and not everywhere(near := _near(theta, step, slope, error / total)):
             theta, before = torch.where(near, following, _too_small(blocks, total)), torch.where(near, off, 0.0)
             continue
         # Newton's method nearly squares a small error, and `_rounds` checks the sum at the new θ anyway.
-        settled = done | (16 * off.square() <= small) | (off**3 <= small * before.square())
+        settled = done | (16 * off.square() <= small) | (off**3 <= small * before.clamp(max=1.0).square())
         theta, before = following, off
         if everywhere(settled):
             break
@@ -189,6 +189,14 @@ def _level(blocks: Blocks, total: float, start: Tensor | None, iterations: int) 
             theta[others] = _level(blocks.rows(others), total, theta[others], iterations)
             break
     return theta
+
+
+def _near(theta: Tensor, step: Tensor, slope: Tensor, off: Tensor) -> Tensor:
+    """Whether the last root is of use: otherwise the rounding errors of the long step from it could hide the solution.
+
+    A root of 0 is that of a later round, and always near.
+    """
+    return (slope > 0) & (off < FAR) & ((theta == 0) | (step.abs() <= FAR * theta.abs()))
 
 
 def _too_small(blocks: Blocks, total: float) -> Tensor:

@@ -139,6 +139,7 @@ def norm_root(p: Tensor, alpha: Tensor, dim: tuple[int, ...], start: Tensor | No
 def _norm_level(blocks: Blocks, r: float, start: Tensor | None, iterations: int) -> Tensor:
     """c, without a change of p."""
     small, c = tolerance(blocks.parts[0][0]), _least(blocks, r) if start is None else start.clamp(min=0)
+    lost = torch.finfo(c.dtype).tiny / small  # a sum of squares below this has lost digits
     for k in range(iterations):
         moments = [_moments(p, alpha, c, blocks.dim) for p, alpha in blocks.parts]
         norm2, slope, curve = map(total_of, zip(*moments, strict=True))
@@ -147,14 +148,15 @@ def _norm_level(blocks: Blocks, r: float, start: Tensor | None, iterations: int)
         step = torch.where(norm2 > 0, excess * norm2 / slope, -c)
         # The second derivative of 1/‖x‖ is a variance of the 1/(α + c). The third is at most a few times that over c.
         bend, size = 1.5 * (curve / slope - slope / norm2) * step.square(), step.abs()
-        slight = 8 * bend.abs() <= size
+        slight = (8 * bend.abs() <= size) & (curve > lost)
         rest = torch.where(slight, 8 * bend.abs(), 16 * size) * size
         last, c = c, torch.where(done, c, (c + torch.where(slight, step + bend, step)).clamp_(min=0))
         if k == 0 and start is not None and not everywhere(near := (norm2 > r**2 / FAR) & (norm2 < r**2 * FAR)):
             c = torch.where(near, c, _least(blocks, r))
             continue
-        # What is left of the error is known well enough, so that the norm at the new c needs no look.
-        settled = done | (rest <= small * c.minimum(last).square())
+        # What is left of the error is known well enough, if the step was short: the norm at the new c needs no look.
+        least = c.minimum(last)
+        settled = done | ((16 * (c - last).abs() <= least) & (rest <= small * least.square()))
         if everywhere(settled):
             break
         if (others := blocks.rest(settled)) is not None:
