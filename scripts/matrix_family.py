@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     if args.run is not None:
-        kept.write(DATA, run(args.run or TASKS, args.out, args.jobs), "python scripts/matrix_family.py --run")
+        kept.write(DATA, run(args.run or TASKS, args.out, args.jobs), "python scripts/matrix_family.py --run [TASK]")
     if args.check:
         sys.exit(page() != PAGE.read_text(encoding="utf-8"))
     PAGE.write_text(page(), encoding="utf-8")

@@ -60,7 +60,7 @@ def pytest_collection(session):
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen():
-    """What is there before a module stays, too, packages mostly: who calls the collector would wait a second."""
+    """The collector skips all that a module finds: packages, mostly. Otherwise each call of it takes a second."""
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,5 @@
-"""Products of many factors: every pair of values in the quick suite, all combinations in the slow one."""
+"""Products of many factors: every pair of values in the quick suite (or, with `one_in`, a part of them), all combinations in
+the slow one."""
 
 import itertools
 

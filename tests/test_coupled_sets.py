@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment, linprog, nnls
 
 from superadam import SuperAdam, matrices, sets
 
-PROPERTY = settings(deadline=None, max_examples=20)
+PROPERTY = settings(deadline=None)
 FLOAT32 = 1e-5
 
 

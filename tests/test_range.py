@@ -19,7 +19,7 @@ from superadam.sets import groups, levels, roots, sections, simplices
 from test_penalties import exact_fused
 
 TOL = {torch.float64: 1e-9, torch.float32: 1e-5}
-PROPERTY = settings(deadline=None, max_examples=30)
+PROPERTY = settings(deadline=None)
 MAX = torch.finfo(torch.float32).max
 TINY = Fraction(1e-36)  # about here float32 begins to have less digits
 

@@ -1,6 +1,6 @@
 """The stages of a step, over all views: `_to_next_point` with the gradients at x_{t-1}, `_absorb` with those at x_t.
 
-How a batch is evaluated, once or twice, is decided in `optimizer.py`.
+How a batch is evaluated, once or twice, is decided in `evaluations.py`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class AlgorithmOne(ComposedOptimizer):
         )
 
     def _has_changed(self, layout: Layout) -> bool:
-        """Whether its parameters look otherwise than when it was made, or other tensors are their state."""
+        """Whether its parameters, or the tensors of their state, have changed since it was made."""
         states, names = layout.states, layout.names
         return (
             any(map(operator.is_not, map(self.state.get, layout.params), states))

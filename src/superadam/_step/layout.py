@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Layout", "facts", "grouped"]
 
 BATCH = 1 << 22  # coordinates of the tensors of one shape that go together
-ALONE = 1 << 17  # coordinates from which they do not, on a CPU
+ALONE = 1 << 17  # coordinates from which a tensor goes alone, on a CPU
 
 
 def facts(

@@ -79,7 +79,8 @@ def _end(pids: Iterable[int]) -> None:
 def has_ended(process: subprocess.Popen[bytes], *, wait: bool = False) -> bool:
     """Whether a process has ended, or `wait` until it has. Its exit code is not collected.
 
-    So its number, which is that of its group, is given to no other process before `end_group`.
+    So its number, which is that of its group, is given to no other process before `end_group`. Without `os.waitid` the
+    code is collected: other processes of the group may then go on.
     """
     if process.returncode is None and hasattr(os, "waitid"):  # macOS has it from Python 3.13 on
         with suppress(ChildProcessError):  # the system collects exit codes itself

@@ -15,7 +15,6 @@ __all__ = ["FEWEST", "POWER", "detectable", "listed", "percent", "shown", "sprea
 
 FEWEST = 3  # seeds: fewer are not enough for a verdict
 POWER = 0.8
-MANY = 16  # methods: a median of fewer is itself noisy
 MOST = 50.0  # of a logarithm: what is more cannot be shown
 
 
@@ -52,18 +51,21 @@ def spread(losses: Iterable[Mapping[int, float]]) -> float:
 
     It is √2 times the standard deviation of the residuals after subtracting the means of every method and of every
     seed. It pools the methods, because a few seeds of one method say little. Methods with a diverged or failed run are
-    left out. With many methods it is the median of their variances: one that nearly diverges says nothing of the rest.
+    left out. No method's variance counts as more than ten times the median: one that nearly diverges says nothing of
+    the rest.
+
+    >>> quiet, wild = {0: 1.0, 1: 1.1, 2: 0.9}, {0: 1.0, 1: 1e9, 2: 1.0}
+    >>> spread([quiet, {s: f**2 for s, f in quiet.items()}, wild, *[quiet] * 5]) < 10
+    True
     """
     whole = [list(of.values()) for of in losses if of and all(0 < f < math.inf for f in of.values())]
     if len(whole) < 2 or len({len(row) for row in whole}) > 1 or len(whole[0]) < 2:
         return math.inf
     table = np.log(np.array(whole))
     rest = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
-    methods, free = table.shape[0], table.shape[1] - 1
-    squares = (rest**2).sum(1) * methods / (methods - 1)
-    if methods < MANY:
-        return math.sqrt(2 * float(squares.mean()) / free)
-    return math.sqrt(2 * float(np.median(squares) / stats.chi2.median(free)))
+    squares = (rest**2).sum(1)
+    most = 10 * float(np.median(squares)) or math.inf
+    return math.sqrt(2 * float(squares.clip(max=most).sum()) / ((table.shape[0] - 1) * (table.shape[1] - 1)))
 
 
 def percent(logarithm: float) -> str:
