@@ -278,8 +278,9 @@ def span(rows):
     >>> span([{"to_fused": {"median": m}} for m in (1.234, 0.5, 36.6)])
     '0.50 to 37'
     """
-    low, *_, high = sorted(row["to_fused"]["median"] for row in rows)
-    return " to ".join(f"{m:.2f}" if m < 10 else f"{m:.0f}" for m in (low, high))
+    found = [row["to_fused"]["median"] for row in rows]
+    low, high = min(found), max(found)
+    return " to ".join(dict.fromkeys(f"{m:.2f}" if m < 10 else f"{m:.0f}" for m in (low, high)))
 
 
 def shares(report):
@@ -299,10 +300,9 @@ def gains(report):
     ratios = sorted(row["median_ms"] / rows[name.removesuffix(", compiled")]["median_ms"]
                     for name, row in rows.items() if name.endswith(", compiled"))  # fmt: skip
     cold, warm = (sorted(row[kind] for row in seconds) for kind in ("cold_s", "warm_s"))
+    spans = {"gain": (ratios, ".1f"), "cold": (cold, ".0f"), "warm": (warm, ".0f")}
     return {
-        "gain": f"{ratios[0]:.1f} to {ratios[-1]:.1f}",
-        "cold": f"{cold[0]:.0f} to {cold[-1]:.0f}",
-        "warm": f"{warm[0]:.0f} to {warm[-1]:.0f}",
+        name: " to ".join(dict.fromkeys(f"{m:{how}}" for m in (of[0], of[-1]))) for name, (of, how) in spans.items()
     }
 
 
