@@ -1,5 +1,4 @@
-"""Products of many factors: every pair of values in the quick suite (or, with `one_in`, a part of them), all combinations in
-the slow one."""
+"""Products of many factors: the quick suite has every pair of values, or fewer (`one_in`); the slow one has the rest."""
 
 import itertools
 
