@@ -1,4 +1,4 @@
-"""Products of many factors: the quick suite has every pair of values, or fewer (`one_in`); the slow one has the rest."""
+"""Products of many factors: every pair of values, or fewer (`one_in`), in the quick suite; the rest in the slow one."""
 
 import itertools
 
