@@ -6,9 +6,10 @@ import functools
 import hashlib
 import importlib.util
 from collections.abc import Iterable
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import NamedTuple
 
 from superadam.lab.errors import place_and, task_files
@@ -32,12 +33,19 @@ executing: list[Executing] = []
 """The innermost last."""
 
 
+class FromSource(SourceFileLoader):
+    """Ignores bytecode. Python finds it by the file's size and second: a file that was just changed would run as it was."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def executed(path: Path, what: str, *, declares: bool = False) -> ModuleType:
     """Execute a file of the user and return its module. `what` describes it in errors."""
     if not path.is_file():
         raise ValueError(f"There is no {what} {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=FromSource(path.stem, str(path)))
+    if path.suffix != ".py" or spec is None or spec.loader is None:
         raise ValueError(f"{path} is not a Python file: expected a {what}")
     module = importlib.util.module_from_spec(spec)
     task_files.add(str(path))
