@@ -88,10 +88,8 @@ def check_rows(part, problem, dim, exact):
         answer, scale = exact(of_y, of_d)
         for i, value in enumerate(answer):
             size = scale[i] if isinstance(scale, list) else scale
-            rounding = Fraction(
-                torch.finfo(y.dtype).smallest_normal * torch.finfo(y.dtype).eps
-            )  # of the smallest numbers
-            assert abs(of_x[i] - value) <= Fraction(TOL[y.dtype]) * size + rounding
+            least = Fraction(torch.finfo(y.dtype).smallest_normal * torch.finfo(y.dtype).eps)  # the smallest number
+            assert abs(of_x[i] - value) <= Fraction(TOL[y.dtype]) * size + least
 
 
 # ------------------------------------------------------------------------------------------------------ exact answers

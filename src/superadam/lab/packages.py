@@ -34,7 +34,7 @@ executing: list[Executing] = []
 
 
 class FromSource(SourceFileLoader):
-    """Ignores bytecode. Python finds it by the file's size and second: a file that was just changed would run as it was."""
+    """Ignores bytecode, which Python finds by the file's size and second: a file just changed would run as it was."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
