@@ -12,11 +12,13 @@ came after their test; those of scripts/locked_again_tasks.py have none at all. 
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import math
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -24,7 +26,7 @@ from typing import Any
 import kept
 
 from superadam import bench, lab
-from superadam.lab.comparison.records import Results, final
+from superadam.lab.comparison.records import Budget, Results, final
 from superadam.lab.tasks import find
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -148,6 +150,18 @@ EIGHT: dict[tuple[str, ...], dict[str, Any]] = {
     ("cifar10-resnet18",): {"budget_evals": 150},
     ("wikitext2-transformer",): {"budget_evals": 300},
 }
+REAL = [("cifar10-resnet18",), ("wikitext2-transformer",)]
+WITH_EMBEDDINGS = [("pydoc-transformer",), ("wikitext2-transformer",), ("ratings",)]
+ON_EMBEDDINGS = {
+    NAME: "super_adam_plus lr=1e-3:0.3",
+    f"{NAME}, factors for embeddings": "super_adam_plus layers=[] lr=1e-3:0.3",
+    f"{NAME}, head by Adam, too": 'super_adam_plus layers=["Embedding","EmbeddingBag","head"] lr=1e-3:0.3',
+    "SOAP": f"soap {PUBLISHED} lr=1e-3:0.3",
+    "SOAP of pytorch_optimizer": "pytorch_optimizer:SOAP weight_decay=0.01 lr=1e-3:0.3",
+    "PSGD": f"psgd_kron {PUBLISHED} weight_decay=0.01 lr=1e-4:0.03",
+    MUON: FINALISTS[MUON],
+}
+"""Which layers have factors where most parameters are embeddings: on these tasks the composition is not ahead."""
 VARIANCE = {
     NAME: "super_adam_plus lr=1e-4:0.3",
     **{
@@ -186,7 +200,9 @@ class Round:
             print(name, *tasks, flush=True)
             folder = out / "-".join([name, *tasks])
             earlier = [str(f) for f in sorted(out.glob("*")) if f != folder and (f / "results.json").exists()]
-            given = {**self.common, **options, **more, "baseline": self.baseline, "reuse": earlier}
+            given = {**self.common, **options, **more, "baseline": self.baseline}
+            if "equal" not in given:  # equal seconds are measured, not taken from other rounds
+                given["reuse"] = earlier
             found.append(lab.compare(tasks, chosen, jobs=jobs, out=folder, **given))
             if own:
                 found[-1].plan.task_file = str(options["task_file"].relative_to(ROOT))
@@ -207,6 +223,12 @@ ROUNDS = {
         {(task,): {"budget_evals": 480} for task in ("digits-autoencoder", "digits-vit", "digits-mlp", "pinn-poisson")}
         | {(task,): {} for task in ("digits-cnn", "ratings", "logistic-sparse")}
         | {("pydoc-transformer",): {"budget_evals": 250}},
+        {"warmup": 0.05, "trials": 6, "seeds": 2, "first_seed": 900},
+        "AdamW: adamw lr=3e-4:0.1",
+    ),
+    "learning rates, real data": Round(
+        {NAME: "super_adam_plus lr=3e-4:0.1"},
+        {task: EIGHT[task] for task in REAL},
         {"warmup": 0.05, "trials": 6, "seeds": 2, "first_seed": 900},
         "AdamW: adamw lr=3e-4:0.1",
     ),
@@ -237,7 +259,10 @@ ROUNDS = {
         )
         for part in (0, 0.05)
     },
-    "finalists": Round(FINALISTS, EIGHT, {**COMMON, **WIDE}, f"AdamW: {ADAMW}"),
+    "finalists": Round(FINALISTS, EIGHT, {**COMMON, **WIDE, "equal": ["seconds"]}),
+    "embeddings": Round(
+        ON_EMBEDDINGS, {task: EIGHT[task] for task in EIGHT if task[0] in WITH_EMBEDDINGS}, {**COMMON, **WIDE}
+    ),
     **{
         f"batches of {batch}": Round(
             FINALISTS,
@@ -278,29 +303,30 @@ def read(name: str) -> list[Results]:
 # ------------------------------------------------------------------------------------------------ tables
 
 
-def against(results: Results, task: str, method: str) -> tuple[float, float]:
-    """Final validation loss over the baseline's with the same seed, and what part of its evaluations
-    a run takes to the baseline's median final loss, the median of the seeds."""
+def against(results: Results, task: str, method: str, budget: Budget = "gradients") -> tuple[float, float]:
+    """Final validation loss over the baseline's with the same seed, and what part of the baseline's gradients, or of
+    its seconds, a run takes to the baseline's median final loss, the median of the seeds."""
     plan, runs = results.plan, {}
     for record in results.records:
         if record.task == task and record.phase == "report":
-            runs[record.method, record.seed] = record
-    ends = {key: final(record, "valid_loss") for key, record in runs.items()}
-    target = median(ends[plan.baseline, seed] for seed in plan.report_seeds)
-    ratio = math.exp(fmean(math.log(ends[method, s] / ends[plan.baseline, s]) for s in plan.report_seeds))
-    parts = []
+            runs[record.method, record.seed, record.budget] = record
+    theirs = {seed: runs[plan.baseline, seed, "gradients"] for seed in plan.report_seeds}
+    ours = theirs if method == plan.baseline else {seed: runs[method, seed, budget] for seed in plan.report_seeds}
+    target = median(final(record, "valid_loss") for record in theirs.values())
+    ends = [(final(ours[s], "valid_loss"), final(theirs[s], "valid_loss")) for s in plan.report_seeds]
+    ratio = math.exp(fmean(math.log(mine / other) for mine, other in ends))
+    axis, parts = "seconds" if budget == "seconds" else "gradient_evaluations", []
     for seed in plan.report_seeds:
-        rows = runs[method, seed].rows
-        there = [row["gradient_evaluations"] for row in rows if row["valid_loss"] <= target]
-        parts.append(there[0] / rows[-1]["gradient_evaluations"] if there else math.inf)
+        there = [row[axis] for row in ours[seed].rows if row["valid_loss"] <= target]
+        parts.append(there[0] / theirs[seed].rows[-1][axis] if there else math.inf)
     return ratio, median(parts)
 
 
-def table(name: str) -> str:
+def table(name: str, budget: Budget = "gradients") -> str:
     """Methods by the mean of their losses over the tasks."""
     found = [(results, task) for results in read(name) for task in results.plan.tasks]
     methods = list(found[0][0].plan.methods)
-    cells = {m: [against(results, task, m) for results, task in found] for m in methods}
+    cells = {m: [against(results, task, m, budget) for results, task in found] for m in methods}
     means = {m: math.exp(fmean(math.log(ratio) for ratio, _ in cells[m])) for m in methods}
     rows = []
     for m in sorted(methods, key=means.__getitem__):
@@ -311,12 +337,14 @@ def table(name: str) -> str:
 def pages() -> dict[Path, str]:
     """The pages with their tables as they should be."""
     texts = {path: path.read_text(encoding="utf-8") for path in PAGES}
-    for path, name in itertools.product(PAGES, ROUNDS):
+    made: dict[str, Callable[[], str]] = {name: functools.partial(table, name) for name in ROUNDS}
+    made |= {f"{name}, equal seconds": functools.partial(table, name, "seconds") for name in ROUNDS}
+    for path, name in itertools.product(PAGES, made):
         before, after = f"<!-- round: {name} -->\n\n", "\n\n<!-- end -->"
         text = texts[path]
         if before in text:
             start = text.index(before) + len(before)
-            texts[path] = text[:start] + table(name) + text[text.index(after, start) :]
+            texts[path] = text[:start] + made[name]() + text[text.index(after, start) :]
     return texts
 
 
