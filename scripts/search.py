@@ -260,9 +260,7 @@ ROUNDS = {
         for part in (0, 0.05)
     },
     "finalists": Round(FINALISTS, EIGHT, {**COMMON, **WIDE, "equal": ["seconds"]}),
-    "embeddings": Round(
-        ON_EMBEDDINGS, {task: EIGHT[task] for task in EIGHT if task[0] in WITH_EMBEDDINGS}, {**COMMON, **WIDE}
-    ),
+    "embeddings": Round(ON_EMBEDDINGS, {task: EIGHT[task] for task in WITH_EMBEDDINGS}, {**COMMON, **WIDE}),
     **{
         f"batches of {batch}": Round(
             FINALISTS,
