@@ -154,10 +154,10 @@ WITH_EMBEDDINGS = [("pydoc-transformer",), ("wikitext2-transformer",), ("ratings
 ON_EMBEDDINGS = {
     NAME: "super_adam_plus lr=1e-3:0.3",
     f"{NAME}, factors for embeddings": "super_adam_plus layers=[] lr=1e-3:0.3",
+    f"{NAME}, embeddings at 3 times the rate": "super_adam_plus rate=3 lr=1e-3:0.3",
+    f"{NAME}, embeddings at a third of the rate": "super_adam_plus rate=0.3333 lr=1e-3:0.3",
     f"{NAME}, head by Adam, too": 'super_adam_plus layers=["Embedding","EmbeddingBag","head"] lr=1e-3:0.3',
     "SOAP": f"soap {PUBLISHED} lr=1e-3:0.3",
-    "SOAP of pytorch_optimizer": "pytorch_optimizer:SOAP weight_decay=0.01 lr=1e-3:0.3",
-    "PSGD": f"psgd_kron {PUBLISHED} weight_decay=0.01 lr=1e-4:0.03",
     MUON: FINALISTS[MUON],
 }
 """Which layers have factors where most parameters are embeddings: on these tasks the composition is not ahead."""
