@@ -3,7 +3,7 @@
     python scripts/sensitivity.py            # docs/img/sensitivity.svg, and the tables of docs/results.md
     python scripts/sensitivity.py --check    # fails if the tables are not what would be written
 
-The rounds are "learning rates", "more learning rates", "defaults", "warm-up 0" and "warm-up 0.05". Between two learning
+The rounds are "learning rates", "defaults", "warm-up 0" and "warm-up 0.05". Between two learning
 rates, the logarithm of the loss is taken as linear in that of the learning rate.
 """
 
@@ -12,7 +12,7 @@ import itertools
 import math
 import sys
 from collections.abc import Mapping
-from statistics import fmean
+from statistics import fmean, median
 
 import style
 import torch
@@ -71,25 +71,17 @@ def factor(points: Curve) -> str:
 
 
 def rates() -> bench.Table:
-    """Six learning rates of both methods on one seed."""
+    """Seven learning rates of both methods on three seeds, and by how much seeds with one learning rate differ."""
     default = math.log(create("super_adam_plus", [torch.nn.Parameter(torch.ones(1))]).param_groups[0]["lr"])
     found = []
     for results in read("learning rates"):
         ours, theirs = (curve(results, method) for method in (NAME, "AdamW"))
         loss = math.exp(at(ours, default) - min(y for _, y in ours)) - 1
+        apart = median(math.exp(max(losses) - min(losses)) for losses in tried(results, NAME).values()) - 1
         (task,) = results.plan.tasks
-        found.append([f"`{task}`", factor(ours), factor(theirs), f"{100 * loss:.0f} %"])
+        found.append([f"`{task}`", factor(ours), factor(theirs), f"{100 * loss:.0f} %", f"{100 * apart:.0f} %"])
     head = ["", f"{NAME}: within 5 % over a factor of", "AdamW", f"{NAME} with its default lr: above its best by"]
-    return bench.Table("", head, found)
-
-
-def noise() -> bench.Table:
-    """Eight learning rates on two seeds: what the mean of both says, and by how much the seeds differ."""
-    found = []
-    for results in read("more learning rates"):
-        apart = [math.exp(max(losses) - min(losses)) for losses in tried(results, NAME).values()]
-        found.append([f"`{results.plan.tasks[0]}`", factor(curve(results, NAME)), f"{max(apart):.2f}"])
-    return bench.Table("", ["", "within 5 % over a factor of", "two seeds differ by a factor of up to"], found)
+    return bench.Table("", [*head, "seeds of one lr differ by"], found)
 
 
 def finals(results: Results, method: str) -> Mapping[int, float]:
@@ -119,7 +111,7 @@ def warmups() -> bench.Table:
     return bench.Table("", ["", *pairs[0][0].plan.methods], found)
 
 
-TABLES = {"sensitivity": rates, "noise of learning rates": noise, "defaults": defaults, "warm-up": warmups}
+TABLES = {"sensitivity": rates, "defaults": defaults, "warm-up": warmups}
 
 
 def page() -> str:

@@ -1,6 +1,7 @@
 """What goes wrong is said, and leaves parameters and state as they were, or as documented."""
 
 import copy
+import dataclasses
 import math
 import re
 
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from problems import CASES, LR, Stochastic, SuperAdam, train
-from superadam import matrices, reference, schedules, twice
+from superadam import matrices, reference, schedules, sets, twice
 from superadam._state.phases import RESTARTED
 
 every_case = pytest.mark.parametrize("case", CASES)
@@ -715,6 +716,20 @@ def test_unknown_options_are_named(name, message):
 def test_misspelt_options_of_a_part_are_named():
     with pytest.raises(TypeError, match=re.escape("SecondMoment has no option 'bta': did you mean 'beta'?")):
         matrices.SecondMoment(bta=0.9)
+
+
+def test_a_part_cannot_change_and_says_what_to_write():
+    box = sets.Box(0, 1)
+    with pytest.raises(AttributeError, match=re.escape("dataclasses.replace(part, lo=...)")):
+        box.lo = 2
+    assert dataclasses.replace(box, lo=0.5) == sets.Box(0.5, 1)
+
+    class WithInit(sets.ConvexSet, abstract=True):
+        def __init__(self, r):
+            self.r = r
+
+    with pytest.raises(AttributeError, match=re.escape("annotated fields of the class, such as `r: float = 1.0`")):
+        WithInit(1.0)
 
 
 @pytest.mark.parametrize("name", ["wieght_decay", "weight-decay", "shedule", "taus", "matrx"])

@@ -32,12 +32,13 @@ def by_task(name):
     return body, body.pop("mean of 4 tasks, as a sample of all")
 
 
-def reports(name):
-    """The runs of the report by task, method and seed."""
+def reports(name, budget="gradients"):
+    """The final runs by task, method and seed; with equal seconds, the baseline's are those with equal gradients."""
     found = {}
     for comparison in json.loads((DATA / f"{name}.json").read_text()):
         for r in comparison["records"]:
-            if r["phase"] == "report" and r["status"] == "finished" and r["budget"] == "gradients":
+            equal = "gradients" if r["method"] == "AdamW" else budget
+            if r["phase"] == "report" and r["status"] == "finished" and r["budget"] == equal:
                 found.setdefault(r["task"], {}).setdefault(r["method"], {})[r["seed"]] = r["rows"]
     return found
 
@@ -46,13 +47,19 @@ def mean_ratio(ours, theirs):
     return math.exp(fmean(math.log(ours[s][-1]["valid_loss"] / theirs[s][-1]["valid_loss"]) for s in theirs))
 
 
-ROUNDS = ["estimators", "matrices", "sides", "divisions", "iterates", "learning rates", "after the first test"]
+SEARCH = (ROOT / "docs" / "search.md").read_text()
+ROUNDS = re.findall(r"<!-- round: (.+) -->", SEARCH)
 
 
-@pytest.mark.parametrize("name", ROUNDS)
+def test_the_page_has_every_round_with_peers():
+    assert {"finalists", "finalists, equal seconds", "batches of 8", "batches of 256", "embeddings"} <= set(ROUNDS)
+
+
+@pytest.mark.parametrize("name", [*ROUNDS, "learning rates"])
 def test_the_tables_of_the_rounds_are_those_of_the_runs(name):
     head, body = rows("results.md" if name == "learning rates" else "search.md", f"round: {name}")
-    runs = reports(name)
+    base, seconds, _ = name.partition(", equal seconds")
+    runs = reports(base, "seconds" if seconds else "gradients")
     assert head == [*runs, "mean"]
     baseline = "SOAP" if name == "after the first test" else "AdamW"
     for method, cells in body.items():
@@ -61,6 +68,15 @@ def test_the_tables_of_the_rounds_are_those_of_the_runs(name):
         assert cells[-1] == f"{math.exp(fmean(map(math.log, ratios))):.3f}"
     means = [float(cells[-1]) for cells in body.values()]
     assert means == sorted(means)
+
+
+def test_methods_had_as_many_seconds_as_adamw():
+    """The CPU seconds of the final runs with equal seconds: AdamW's, but for what the cost of a step varies."""
+    theirs, ours = reports("finalists"), reports("finalists", "seconds")
+    for task, methods in ours.items():
+        budget = median(rows[-1]["seconds"] for rows in theirs[task]["AdamW"].values())
+        for runs in methods.values():
+            assert 0.7 < median(rows[-1]["seconds"] for rows in runs.values()) / budget < 1.4
 
 
 def test_the_locked_tasks_are_those_that_were_written_down_and_had_no_part_in_the_search():

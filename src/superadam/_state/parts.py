@@ -77,6 +77,7 @@ class Part:
 
     def __init_subclass__(cls, kind: str | None = None, abstract: bool = False) -> None:
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+        cls.__setattr__ = Part._refuse_change  # type: ignore[method-assign, assignment]
         if "elementwise" not in cls.__dict__:
             cls.elementwise = False
         if "waits" not in cls.__dict__:
@@ -89,6 +90,15 @@ class Part:
     def __new__(cls, *args: Any, **options: Any) -> Self:
         cls._refuse_unknown(options, TypeError)
         return super().__new__(cls)
+
+    def _refuse_change(self, name: str, value: object) -> None:
+        known = name in {f.name for f in dataclasses.fields(cast(Any, self))}
+        instead = (
+            f"make another part: dataclasses.replace(part, {name}=...)"
+            if known
+            else f"options are annotated fields of the class, such as `{name}: float = 1.0`, without an __init__"
+        )
+        raise dataclasses.FrozenInstanceError(f"{type(self).__name__} is immutable, {name!r} was assigned; {instead}")
 
     @classmethod
     def _refuse_unknown(cls, options: dict[str, Any], error: type[Exception]) -> None:
