@@ -287,7 +287,8 @@ def _basis(found: Statistics, seeds: int) -> str:
     if seeds < 2:
         return text + "One seed gives no interval."
     many = f", corrected for {found.family} comparisons by Holm's method" if found.family > 1 else ""
+    each = ", not corrected" if many else ""
     return (
-        f"{text}In brackets: 95 % intervals. p: Student's test of the logarithms of the ratios{many}. "
+        f"{text}In brackets: 95 % intervals{each}. p: Student's test of the logarithms of the ratios{many}. "
         f"Target: {label(found.baseline)}'s median final loss."
     )
