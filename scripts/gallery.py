@@ -227,7 +227,7 @@ def torchrun(name):
     options = ("--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
     command = [sys.executable, "-m", "torch.distributed.run", *options, EXAMPLES / f"{name}.py"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, check=True, env=env, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(command, check=True, env=env, stdout=subprocess.PIPE, text=True, timeout=600).stdout
 
 
 def run(name):
