@@ -161,6 +161,12 @@ ON_EMBEDDINGS = {
     MUON: FINALISTS[MUON],
 }
 """Which layers have factors where most parameters are embeddings: on these tasks the composition is not ahead."""
+BETAS = {
+    f"β₁ = {one}, β₂ = {two}": f"super_adam_plus betas=[{one},{two}] lr=1e-3:0.3"
+    for one, two in ((0.9, 0.95), (0.9, 0.99), (0.95, 0.95), (0.95, 0.99), (0.95, 0.98))
+}
+"""How long the averages are. The first test had changed them by what two tasks said."""
+AN_LSTM = {("pydoc-lstm",): {"scale": "tiny", "sizes": {"words": 40000, "epochs": 1}}}
 VARIANCE = {
     NAME: "super_adam_plus lr=1e-4:0.3",
     **{
@@ -243,6 +249,7 @@ ROUNDS = {
         for part in (0, 0.05)
     },
     "finalists": Round(FINALISTS, EIGHT, {**COMMON, **WIDE, "equal": ["seconds"]}),
+    "betas": Round(BETAS, AN_LSTM | EIGHT, {**COMMON, **WIDE, "tuning_seeds": 2, "seeds": 4}),
     "embeddings": Round(ON_EMBEDDINGS, {task: EIGHT[task] for task in WITH_EMBEDDINGS}, {**COMMON, **WIDE}),
     **{
         f"batches of {batch}": Round(
