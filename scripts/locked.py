@@ -5,9 +5,10 @@
     python scripts/locked.py --check    # fails if they are not what would be written
 
 "locked" tests what the search had chosen, "locked again" what was changed after that, on four other tasks, and "locked
-third" the same on four more, with wider ranges and more peers. DIR holds CIFAR-10 and tinyshakespeare.txt. The rules
-were written down before the first run: 5 % warm-up and a cosine for all, equal trials for each (AdamW's tune the
-learning rate and β₂), other seeds, one thread for each run.
+third" the same on four more, with wider ranges and more peers; "locked fourth" has the rules of the third and four more
+tasks. DIR holds CIFAR-10, tinyshakespeare.txt, WikiText-2 and a9a. The rules were written down before the first run:
+5 % warm-up and a cosine for all, equal trials for each (AdamW's tune the learning rate and β₂), other seeds, one thread
+for each run.
 """
 
 import argparse
@@ -114,7 +115,14 @@ THIRD = Test(
     trials=9,
     baseline="adamw lr=3e-4:0.3 betas.1=0.9:0.999",
 )
-TESTS = {test.name: test for test in (FIRST, AGAIN, THIRD)}
+# The rules of the third on four more tasks.
+FOURTH = dataclasses.replace(
+    THIRD,
+    name="locked fourth",
+    tasks=("locked-words", "locked-census", "locked-graphs", "locked-colours"),
+    task_file="scripts/locked_fourth_tasks.py",
+)
+TESTS = {test.name: test for test in (FIRST, AGAIN, THIRD, FOURTH)}
 
 
 # ------------------------------------------------------------------------------------------------ tables
