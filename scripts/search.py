@@ -222,7 +222,7 @@ ROUNDS = {
     "divisions": Round(DIVISIONS, {(task,): {} for task in QUICK[:-1]}),
     "peers": Round(PEERS, {(task,): {} for task in ("digits-autoencoder", "ratings")}),
     "peers without matrices": Round({k: v for k, v in PEERS.items() if k != MUON}, {QUICK[-1:]: {}}),
-    # No trial is stopped early, and each learning rate has three seeds: how much it matters. 0.01 is one of the seven.
+    # No trial is stopped early, and each learning rate has three seeds: how much it matters.
     "learning rates": Round(
         {NAME: "super_adam_plus lr=5e-4:0.2"},
         EIGHT | {("digits-cnn",): {}, ("logistic-sparse",): {}},
