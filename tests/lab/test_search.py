@@ -1,5 +1,6 @@
 """The tables of docs/search.md and of the locked tasks are those of docs/data/search, computed here by hand."""
 
+import csv
 import json
 import math
 import re
@@ -183,6 +184,23 @@ def test_the_claims_of_the_pages_are_those_of_the_third_test():
     assert sum("lower (" in cell for cell in first) == 3
     assert "lower on three, 9 % higher on one" in readme
     assert [cell.split(" %")[0] for cell in first if "higher (" in cell] == ["9.3"]
+
+
+def test_what_the_results_say_of_the_leaderboards_texts_is_what_it_has():
+    words = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    with (ROOT / "docs" / "leaderboard" / "leaderboard.csv").open() as file:
+        board = [row for row in csv.DictReader(file) if row["method"] != "adamw lr=0.0001:0.1"]
+    texts = [[row for row in board if row["task"] == task] for task in ("pydoc-lstm", "pydoc-transformer")]
+    sgd = [100 - 100 * float(row["ratio"]) for rows in texts for row in rows if row["method"].startswith("sgd")]
+    below = [sum(float(row["ratio"]) < 1 for row in rows) for rows in texts]
+    assert {len(rows) for rows in texts} == {58}
+    assert (
+        f"plain SGD ends {sgd[0]:.1f} % and {sgd[1]:.1f} % below AdamW, and {below[0]} and {below[1]} of the 58"
+        in words
+    )
+    _, body = rows("search.md", "round: embeddings")
+    lower = [100 - 100 * float(cell.split()[0]) for cell in body[NAME][:2]]
+    assert f"SUPER-ADAM⁺ is {lower[0]:.1f} % and {lower[1]:.1f} % below AdamW" in words
 
 
 def test_the_chooser_says_what_the_runs_by_batch_size_say():
