@@ -281,12 +281,12 @@ def batches(views: list[View], tensors: list[Tensor]) -> list[Tensor]:
     parts = [part for tensor in tensors for part in each(tensor)]
     params, places = [p for v in views for p in v.params], [place for v in views for place in v.places]
     wholes = iter(to_owners(parts, params, places))
-    return [view._batch([next(wholes) for _ in view.params]) for view in views]
+    return [view.batch_of([next(wholes) for _ in view.params]) for view in views]
 
 
 def unbatched(views: list[View], matrices: list[Tensor]) -> list[Tensor]:
     """`View.tensors` of several views, with one message for all."""
-    wholes = [whole for v, batch in zip(views, matrices, strict=True) for whole in v._wholes(batch)]
+    wholes = [whole for v, batch in zip(views, matrices, strict=True) for whole in v.wholes_of(batch)]
     params, places = [p for v in views for p in v.params], [place for v in views for place in v.places]
     parts = iter(from_owners(wholes, params, places))
     return [join([next(parts) for _ in view.params]) for view in views]

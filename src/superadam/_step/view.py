@@ -261,13 +261,13 @@ class View:
 
     def matrices(self, like_x: Tensor) -> Tensor:
         """A tensor or list like x, as the batch of matrices that a matrix of each tensor works on."""
-        return self._batch(list(each(like_x))) if self._alone else batches([self], [like_x])[0]
+        return self.batch_of(list(each(like_x))) if self._alone else batches([self], [like_x])[0]
 
     def tensors(self, matrices: Tensor) -> Tensor:
         """The inverse of `matrices`: a tensor or a list like x, of what this process holds."""
-        return join(cast(list[Tensor], self._wholes(matrices))) if self._alone else unbatched([self], [matrices])[0]
+        return join(cast(list[Tensor], self.wholes_of(matrices))) if self._alone else unbatched([self], [matrices])[0]
 
-    def _batch(self, wholes: Sequence[Tensor | None]) -> Tensor:
+    def batch_of(self, wholes: Sequence[Tensor | None]) -> Tensor:
         """The matrices of some tensors, those that are here."""
         here = [whole for whole in wholes if whole is not None]
         shape = self.places[0].shape[1:]
@@ -278,8 +278,8 @@ class View:
         cut = [self.matrix.matrices(whole) for whole in here]
         return cut[0] if len(cut) == 1 else torch.cat(cut)
 
-    def _wholes(self, matrices: Tensor) -> list[Tensor | None]:
-        """The inverse."""
+    def wholes_of(self, matrices: Tensor) -> list[Tensor | None]:
+        """The inverse of `batch_of`: None for tensors that are not here."""
         if self.matrix.reshapes and all([place.here == place.shape[0] for place in self.places]):
             return list(matrices.reshape(len(self.params), *real(self.params[0]).shape).unbind())
         shards = torch.split(matrices, [place.here for place in self.places])
