@@ -115,7 +115,7 @@ THIRD = Test(
     trials=9,
     baseline="adamw lr=3e-4:0.3 betas.1=0.9:0.999",
 )
-# The rules of the third on four more tasks, and the averages that were better on seven of nine tasks of the search.
+# The rules of the third on four more tasks, and the averages that were better on six of nine tasks of the search.
 LONGER = f"{NAME}, β₁ = 0.9, β₂ = 0.99"
 FOURTH = dataclasses.replace(
     THIRD,
