@@ -115,12 +115,13 @@ THIRD = Test(
     trials=9,
     baseline="adamw lr=3e-4:0.3 betas.1=0.9:0.999",
 )
-# The rules of the third on four more tasks, and the averages that were better on six of nine tasks of the search.
-LONGER = f"{NAME}, β₁ = 0.9, β₂ = 0.99"
+# The rules of the third on four more tasks. What is claimed is the first row, the default. One method more has the
+# averages that were better on six of nine tasks of the search: it tells whether the default should change.
+OTHER_BETAS = f"{NAME}, β₁ = 0.9, β₂ = 0.99"
 FOURTH = dataclasses.replace(
     THIRD,
     name="locked fourth",
-    methods={**THIRD.methods, LONGER: "super_adam_plus betas=[0.9,0.99] lr=1e-3:0.3"},
+    methods={**THIRD.methods, OTHER_BETAS: "super_adam_plus betas=[0.9,0.99] lr=1e-3:0.3"},
     tasks=("locked-words", "locked-census", "locked-graphs", "locked-colours"),
     task_file="scripts/locked_fourth_tasks.py",
 )

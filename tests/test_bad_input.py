@@ -725,11 +725,14 @@ def test_a_part_cannot_change_and_says_what_to_write():
     assert dataclasses.replace(box, lo=0.5) == sets.Box(0.5, 1)
 
     class WithInit(sets.ConvexSet, abstract=True):
-        def __init__(self, r):
-            self.r = r
+        r: float
 
-    with pytest.raises(AttributeError, match=re.escape("annotated fields of the class, such as `r: float = 1.0`")):
-        WithInit(1.0)
+        def __init__(self, r, s):
+            setattr(self, s, r)
+
+    for name in "rs":  # annotated or not
+        with pytest.raises(AttributeError, match=f"annotated fields .*`{name}: float = 1.0`; write no __init__"):
+            WithInit(1.0, name)
 
 
 @pytest.mark.parametrize("name", ["wieght_decay", "weight-decay", "shedule", "taus", "matrx"])

@@ -92,11 +92,11 @@ class Part:
         return super().__new__(cls)
 
     def _refuse_change(self, name: str, value: object) -> None:
-        known = name in {f.name for f in dataclasses.fields(cast(Any, self))}
+        made = any(f.name == name and name in self.__dict__ for f in dataclasses.fields(cast(Any, self)))
         instead = (
             f"make another part: dataclasses.replace(part, {name}=...)"
-            if known
-            else f"options are annotated fields of the class, such as `{name}: float = 1.0`, without an __init__"
+            if made
+            else f"options are annotated fields of the class, such as `{name}: float = 1.0`; write no __init__"
         )
         raise dataclasses.FrozenInstanceError(f"{type(self).__name__} is immutable, {name!r} was assigned; {instead}")
 
