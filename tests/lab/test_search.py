@@ -52,8 +52,10 @@ SEARCH = (ROOT / "docs" / "search.md").read_text()
 ROUNDS = re.findall(r"<!-- round: (.+) -->", SEARCH)
 
 
-def test_the_page_has_every_round_with_peers():
-    assert {"finalists", "finalists, equal seconds", "batches of 8", "batches of 256", "embeddings"} <= set(ROUNDS)
+def test_the_page_has_every_round():
+    others = {"learning rates", "defaults", "warm-up 0", "warm-up 0.05"}  # on docs/results.md
+    kept = {path.stem for path in DATA.glob("*.json") if not path.stem.startswith("locked")}
+    assert set(ROUNDS) == kept - others | {"finalists, equal seconds"}
 
 
 @pytest.mark.parametrize("name", [*ROUNDS, "learning rates"])
@@ -66,6 +68,7 @@ def test_the_tables_of_the_rounds_are_those_of_the_runs(name):
     for method, cells in body.items():
         ratios = {task: mean_ratio(runs[task][method], runs[task][baseline]) for task in runs if method in runs[task]}
         told = [f"{ratios[task]:.3f}" if task in ratios else "–" for task in runs]
+        assert runs.keys() - ratios.keys() <= ({"cifar10-resnet18"} if method == "Muon of torch, AdamW" else set())
         assert [cell.split()[0] for cell in cells[:-1]] == told
         whole = len(ratios) == len(runs)
         assert cells[-1] == (f"{math.exp(fmean(map(math.log, ratios.values()))):.3f}" if whole else "–")
@@ -77,6 +80,7 @@ def test_methods_had_as_many_seconds_as_adamw():
     """The CPU seconds of the final runs with equal seconds: AdamW's, but for what the cost of a step varies."""
     theirs, ours = reports("finalists"), reports("finalists", "seconds")
     for task, methods in ours.items():
+        assert set(methods) == set(theirs[task])
         budget = median(rows[-1]["seconds"] for rows in theirs[task]["AdamW"].values())
         for runs in methods.values():
             assert 0.7 < median(rows[-1]["seconds"] for rows in runs.values()) / budget < 1.4
@@ -200,6 +204,37 @@ def test_what_the_results_say_of_the_leaderboards_texts_is_what_it_has():
     _, body = rows("search.md", "round: embeddings")
     lower = [100 - 100 * float(cell.split()[0]) for cell in body[NAME][:2]]
     assert f"SUPER-ADAM⁺ is {lower[0]:.1f} % and {lower[1]:.1f} % below AdamW" in words
+
+
+def test_what_the_page_says_of_the_averages_is_what_the_runs_have():
+    head, body = rows("search.md", "round: betas")
+    default, other = (
+        {task: float(cell.split()[0]) for task, cell in zip(head, body[f"β₁ = {pair}"], strict=True) if task != "mean"}
+        for pair in ("0.95, β₂ = 0.95", "0.9, β₂ = 0.99")
+    )
+    ratios = {task: other[task] / default[task] for task in default}
+    assert ratios.pop("pinn-poisson") == pytest.approx(7.7, abs=0.05)
+    lower = [ratio for ratio in ratios.values() if ratio < 1]
+    assert (len(ratios), len(lower), round(1 / max(lower), 2), round(1 - min(lower), 2)) == (8, 6, 1.01, 0.08)
+    means = [math.exp(fmean(math.log(pair[task]) for task in ratios)) for pair in (other, default)]
+    assert means == pytest.approx([0.839, 0.860], abs=6e-4)
+    assert {task for task in default if default[task] >= 1} == {"pydoc-lstm", "ratings"}
+
+
+def test_what_the_page_says_of_batches_of_256_is_what_the_runs_have():
+    runs = reports("batches of 256")
+    coded, seen = runs["digits-autoencoder"], runs["digits-vit"]
+    lowest = {seed: min(row["valid_loss"] for row in rows) for seed, rows in coded[NAME].items()}
+    for rival in (f"{NAME}, Muon's matrix", "Muon of torch, AdamW"):
+        assert all(rows[-1]["valid_loss"] < lowest[seed] for seed, rows in coded[rival].items())
+    train = {method: median(rows[-1]["train_loss"] for rows in by.values()) for method, by in coded.items()}
+    assert min(train, key=train.get) == NAME
+    assert all(rows[-1]["train_loss"] < 0.002 for by in seen.values() for rows in by.values())
+    ends = {method: [rows[-1]["valid_loss"] for rows in by.values()] for method, by in seen.items()}
+    best = {method: [min(row["valid_loss"] for row in rows) for rows in by.values()] for method, by in seen.items()}
+    for losses in (ends, best):
+        assert sum(a > b for a, b in zip(losses[NAME], losses["AdamW"], strict=True)) == 2
+    assert round(max(max(losses) / min(losses) for losses in ends.values()), 1) == 2.4
 
 
 def test_the_chooser_says_what_the_runs_by_batch_size_say():
