@@ -248,6 +248,15 @@ def test_the_chooser_says_what_the_runs_by_batch_size_say():
     assert f"τ = 1 ends at {small} times the loss of τ = 0 at the same cost (batches of 8)" in chooser
     assert f"at {tuning} times when fine-tuning (batches of 4)" in chooser
     assert f"τ = 1 ends at {large} times the loss of τ = 0 at the same cost, three seeds" in chooser
+    _, large = rows("search.md", "round: batches of 256")
+    muon, ours = ([float(cell.split()[0]) for cell in large[name][:2]] for name in (f"{NAME}, Muon's matrix", NAME))
+    assert f"Muon's matrix ends {100 - 100 * muon[0]:.0f} % and {100 - 100 * muon[1]:.0f} % below AdamW" in chooser
+    assert f"SUPER-ADAM⁺ is level on one and {100 * ours[1] - 100:.0f} % above on the other" in chooser
+    assert ours[0] == pytest.approx(1, abs=0.01)
+    _, embeddings = rows("search.md", "round: embeddings")
+    third = {name: float(embeddings[name][2].split()[0]) for name in (NAME, "Muon of torch, AdamW")}
+    assert f"torch's Muon [{100 - 100 * third['Muon of torch, AdamW']:.0f} % below]" in chooser
+    assert third[NAME] == pytest.approx(1, abs=0.01)
     _, conditions = rows("first-search.md", "search: conditions")
     losses = {name: [float(cell) for cell in cells[3:]] for name, cells in conditions.items()}
     assert all(losses[name][2] == max(losses[name]) for name in ("batches of 10", "as before", "batches of 40"))
