@@ -134,7 +134,8 @@ def test_the_locked_gradients_are_those_of_the_runs(name):
             continue
         theirs = [reached(rows) or rows[-1]["gradient_evaluations"] for rows in runs[task]["AdamW"].values()]
         ratio = math.exp(fmean(math.log(a / b) for a, b in zip(ours, theirs, strict=True)))
-        assert abs(math.log(float(cells[1].split()[0]) / ratio)) < 0.25  # rows are a twelfth of a run apart
+        told = float(cells[1].split()[0])
+        assert abs(math.log(told / ratio)) < 0.25 or abs(told - ratio) < 1 / 12  # rows are a twelfth of a run apart
 
 
 def test_the_claims_about_learning_rates_are_those_of_the_table():
@@ -181,6 +182,25 @@ def test_the_claims_of_the_pages_are_those_of_the_third_test():
     changes = sorted(float(re.match(r"([\d.]+) % lower", cells[0])[1]) for cells in tasks.values())
     for page in (readme, results):
         assert f"lower on all four, by {changes[0]:.0f} % to {changes[-1]:.0f} %" in page
+    (_, fourth), (_, rivals), (kinds, _) = (
+        *(rows("results.md", f"locked fourth{of}") for of in ("", " rivals")),
+        by_task("locked fourth"),
+    )
+    _, gradients, seconds = fourth[NAME]
+    lower = sorted(float(re.match(r"([\d.]+) % lower", cells[0])[1]) for cells in kinds.values())
+    muon = rivals["Muon"]
+    assert f"On four more tasks, 5 seeds: gradients {gradients}, seconds {seconds}, lower on all four, " in readme
+    assert f"by {lower[0]:g} % to {lower[-1]:g} %, and {float(muon[-1].split()[0]):.0f} % above Muon's" in readme
+    assert f"and gradients {gradients}, seconds {seconds} on four more" in choosing
+    words = " ".join(results.split())
+    assert f"{gradients.replace(' (', ' of the gradients (')} and {seconds.replace(' (', ' of the seconds (')}" in words
+    assert (
+        f"lower than AdamW's on all four, by {lower[0]:g} % to {lower[-1]:g} %. Muon's was lower still on three"
+        in words
+    )
+    assert sum("higher (" in cell for cell in muon[:-1]) == 3
+    for page in (readme, index):
+        assert f"and with {gradients.split()[0]} on four more" in " ".join(page.split())
     _, rivals = rows("results.md", "locked third rivals")
     assert all(" % lower (" in cell and "higher" not in cell for cells in rivals.values() for cell in cells)
     first = [cells[0] for cells in by_task("locked")[0].values()]
@@ -223,6 +243,43 @@ def test_what_the_page_says_of_the_averages_is_what_the_runs_have():
     means = [math.exp(fmean(math.log(pair[task]) for task in ratios)) for pair in (other, default)]
     assert means == pytest.approx([0.839, 0.860], abs=6e-4)
     assert {task for task in default if default[task] >= 1} == {"pydoc-lstm", "ratings"}
+
+
+def test_what_the_page_says_of_the_finalists_is_what_the_runs_have():
+    head, body = rows("search.md", "round: finalists")
+    _, timed = rows("search.md", "round: finalists, equal seconds")
+    equal, seconds = (
+        {
+            m: {t: float(c.split()[0]) for t, c in zip(head[:-1], cells, strict=False) if c != "–"}
+            for m, cells in of.items()
+        }
+        for of in (body, timed)
+    )
+    ours = equal[NAME]
+    assert sorted(ours, key=ours.get)[-1] == "ratings"
+    assert sum(loss < 1 for loss in ours.values()) == 7
+    assert ours["ratings"] == pytest.approx(1, abs=0.01)
+    means = [
+        math.exp(fmean(math.log(equal[method][task]) for task in ours if task != "pinn-poisson"))
+        for method in (NAME, f"{NAME}, every 10", "SOAP")
+    ]
+    assert means == pytest.approx([0.885, 0.896, 0.900], abs=1e-3)
+    ahead = {m: sum(equal[m][t] < ours[t] for t in equal[m]) for m in ("Muon of torch, AdamW", "NAdamW")}
+    assert ahead == {"Muon of torch, AdamW": 3, "NAdamW": 2}
+    level = {"pydoc-transformer", "wikitext2-transformer", "cifar10-resnet18"}
+    assert {task for task, loss in seconds[NAME].items() if abs(loss - 1) < 0.01} == level
+    assert {task for task, loss in seconds[NAME].items() if loss < 0.9} == {"pinn-poisson"}
+    runs, costs = reports("finalists"), {}
+    for task, methods in runs.items():
+        for name in (NAME, "AdamW"):
+            last = [rows[-1] for rows in methods[name].values()]
+            costs[task, name] = median(1000 * row["seconds"] / row["gradient_evaluations"] for row in last)
+    tiny = [costs[task, "AdamW"] for task in runs if task not in level]
+    larger = [costs[task, "AdamW"] for task in level]
+    assert [round(x, 1) for x in (min(tiny), max(tiny))] == [0.3, 2.3]
+    assert [round(x) for x in (min(larger), max(larger))] == [5, 39]
+    times = [costs[task, NAME] / costs[task, "AdamW"] for task in runs]
+    assert (round(min(times), 1), round(max(times), 1)) == pytest.approx((1.2, 5.9), abs=0.11)
 
 
 def test_what_the_page_says_of_batches_of_256_is_what_the_runs_have():
