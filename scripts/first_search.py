@@ -297,9 +297,7 @@ def page() -> str:
     """docs/first-search.md with the tables as they should be."""
     text = PAGE.read_text(encoding="utf-8")
     for name, make in TABLES.items():
-        before, after = f"<!-- search: {name} -->\n\n", "\n\n<!-- end -->"
-        start = text.index(before) + len(before)
-        text = text[:start] + make() + text[text.index(after, start) :]
+        text = kept.filled(text, f"search: {name}", make())
     return text
 
 

@@ -1,4 +1,4 @@
-"""What is kept of the runs behind a page, in docs/data: one file for some comparisons."""
+"""What is kept of the runs behind a page, in docs/data: one file for some comparisons; and their place on the page."""
 
 import dataclasses
 import json
@@ -37,3 +37,14 @@ def _short(value: Any) -> Any:
 
 def read(path: Path) -> list[Results]:
     return [Results.of(found) for found in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def filled(text: str, mark: str, content: str) -> str:
+    """A page with other content between `<!-- mark -->` and the next `<!-- end -->`.
+
+    >>> filled("A\\n<!-- b -->\\n\\nold\\n\\n<!-- end -->", "b", "new")
+    'A\\n<!-- b -->\\n\\nnew\\n\\n<!-- end -->'
+    """
+    before, after = f"<!-- {mark} -->\n\n", "\n\n<!-- end -->"
+    start = text.index(before) + len(before)
+    return text[:start] + content + text[text.index(after, start) :]

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from kept import filled
 
 from superadam import create, lab, list_methods
 from superadam.lab.comparison import leaderboard
@@ -36,7 +37,6 @@ from superadam.lab.tasks import find
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE, PAGE = ROOT / "docs" / "leaderboard", ROOT / "docs" / "compare.md"
-BEFORE, AFTER = "<!-- leaderboard: scripts/leaderboard.py -->\n\n", "\n\n<!-- end -->"
 TITLE = "superadam: leaderboard"
 TASKS = (
     "digits-mlp",
@@ -186,9 +186,7 @@ def unranged(method):
 
 def page():
     """docs/compare.md with what is `about` the leaderboard between its marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    start = text.index(BEFORE) + len(BEFORE)
-    return text[:start] + about(SITE) + text[text.index(AFTER, start) :]
+    return filled(PAGE.read_text(encoding="utf-8"), "leaderboard: scripts/leaderboard.py", about(SITE))
 
 
 def write(given):

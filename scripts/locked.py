@@ -163,9 +163,7 @@ def page() -> str:
     text = PAGE.read_text(encoding="utf-8")
     tables = {name: table for test in TESTS.values() if test.file.exists() for name, table in test.tables().items()}
     for name, table in tables.items():
-        before, after = f"<!-- {name} -->\n\n", "\n\n<!-- end -->"
-        start = text.index(before) + len(before)
-        text = text[:start] + table + text[text.index(after, start) :]
+        text = kept.filled(text, name, table)
     return text
 
 

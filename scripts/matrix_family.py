@@ -69,10 +69,7 @@ def cells(task: TaskStatistics, method: str) -> list[str]:
 
 
 def page() -> str:
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = "<!-- matrix family -->\n\n", "\n\n<!-- end -->"
-    start = text.index(before) + len(before)
-    return text[:start] + table() + text[text.index(after, start) :]
+    return kept.filled(PAGE.read_text(encoding="utf-8"), "matrix family", table())
 
 
 def run(tasks: Sequence[str], out: Path, jobs: int | None) -> list[Results]:

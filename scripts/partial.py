@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from kept import filled
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
@@ -29,7 +30,6 @@ from superadam import bench, create
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE, PAGE = ROOT / "docs" / "data" / "partial.json", ROOT / "docs" / "search.md"
-BEFORE, AFTER = "<!-- partial -->\n\n", "\n\n<!-- end -->"
 RATES, TUNE, SEEDS = (1e-3, 3e-3, 1e-2, 3e-2), 0, (1, 2, 3)
 METHODS = {  # τ, and the part of the batch whose gradient is taken at two points
     "τ = 0": (0.0, 0.0),
@@ -159,9 +159,7 @@ def page() -> str:
         pairs = [(found[f"{s}; {method}"]["losses"], found[f"{s}; τ = 0"]["losses"]) for s in SETTINGS]
         ratios = [math.exp(fmean(math.log(a / b) for a, b in zip(*pair, strict=True))) for pair in pairs]
         rows.append([method, *(f"{ratio:.2f}" for ratio in ratios)])
-    text = PAGE.read_text(encoding="utf-8")
-    start = text.index(BEFORE) + len(BEFORE)
-    return text[:start] + bench.Table("", ["", *SETTINGS], rows).markdown() + text[text.index(AFTER, start) :]
+    return filled(PAGE.read_text(encoding="utf-8"), "partial", bench.Table("", ["", *SETTINGS], rows).markdown())
 
 
 def main() -> None:

@@ -324,11 +324,8 @@ def pages() -> dict[Path, str]:
     made: dict[str, Callable[[], str]] = {name: functools.partial(table, name) for name in ROUNDS}
     made |= {f"{name}, equal seconds": functools.partial(table, name, "seconds") for name in ROUNDS}
     for path, name in itertools.product(PAGES, made):
-        before, after = f"<!-- round: {name} -->\n\n", "\n\n<!-- end -->"
-        text = texts[path]
-        if before in text:
-            start = text.index(before) + len(before)
-            texts[path] = text[:start] + made[name]() + text[text.index(after, start) :]
+        if f"<!-- round: {name} -->" in texts[path]:
+            texts[path] = kept.filled(texts[path], f"round: {name}", made[name]())
     return texts
 
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from statistics import fmean, median
 
+import kept
 import style
 import torch
 from search import NAME, PAGES, read
@@ -117,9 +118,7 @@ TABLES = {"sensitivity": rates, "defaults": defaults, "warm-up": warmups}
 def page() -> str:
     text = PAGE.read_text(encoding="utf-8")
     for name, made in TABLES.items():
-        before, after = f"<!-- {name} -->\n\n", "\n\n<!-- end -->"
-        start = text.index(before) + len(before)
-        text = text[:start] + made().markdown() + text[text.index(after, start) :]
+        text = kept.filled(text, name, made().markdown())
     return text
 
 
