@@ -37,10 +37,10 @@ OLDEST = ("2.6.0", "3.10")  # torch and Python of the lower bounds
 NEEDS = ["expecttest", "hypothesis", "mpmath", "numpy", "pytest", "pytest-xdist", "scikit-learn", "scipy"]
 # Not of the core: the command, pages and pictures, trainers, other packages.
 NOT_CORE = {
-    *("api_docs", "commands", "monitor_figures", "tutorials"),
-    *("bench", "cli", "digits", "docs", "examples", "gpu_scripts", "pictures", "programs", "trainers", "types"),
-    "versions_of_torch",
-    *("matrix_packages", "zoo_packages", "zoo_packages_later"),
+    *("docs", "fuzz", "lab", "peers", "trainers"),
+    "monitor/test_figures.py",
+    *(f"test_{name}.py" for name in ("bench", "cli", "commands", "digits", "gpu_scripts", "types")),
+    "test_versions_of_torch.py",
 }
 COUNTS = ("passed", "failed", "skipped")
 TOLD = (*COUNTS, "date", "commit")
@@ -48,16 +48,17 @@ TOLD = (*COUNTS, "date", "commit")
 EXTRAS = {
     "lab": ["tests/lab", "--ignore=tests/lab/test_trainers_tasks.py", "tests/test_cli.py"],
     "postgres": ["tests/lab/test_passwords.py", "tests/lab/test_compare_engine.py"],
-    "tensorboard": ["tests/test_monitor.py", "tests/lab/test_lab_runs.py"],
-    "trainers": ["tests/test_trainers.py", "tests/test_programs.py"],
-    "docs": ["tests/test_api_docs.py", "tests/test_tutorials.py"],
+    "tensorboard": ["tests/monitor/test_monitor.py", "tests/lab/test_lab_runs.py"],
+    "trainers": ["tests/trainers/test_trainers.py", "tests/trainers/test_programs.py"],
+    "docs": ["tests/docs/test_api.py", "tests/docs/test_tutorials.py"],
 }
 
 
 def core():
     """The files of the core's tests."""
-    names = {path.stem.removeprefix("test_"): path for path in (ROOT / "tests").glob("test_*.py")}
-    return [path.relative_to(ROOT).as_posix() for name, path in sorted(names.items()) if name not in NOT_CORE]
+    tests = ROOT / "tests"
+    files = {path.relative_to(tests) for path in tests.rglob("test_*.py")}
+    return [f"tests/{path}" for path in sorted(files) if not NOT_CORE & {path.parts[0], path.as_posix()}]
 
 
 def run(*command, **options):

@@ -66,7 +66,7 @@ Formulas and references are in the [API](api/zoo.md).
 OF_TORCH_INTRO = """\
 For each optimizer of torch.optim, the method that takes the same steps: in float64 the points agree to 1e-12
 (`tests/test_zoo.py`, `tests/test_zoo_later.py`). torch computes Muon's polynomial in bfloat16, so Muon is compared to
-2e-3 after 100 steps of 0.01 (`tests/test_tensor_matrices.py`)."""
+2e-3 after 100 steps of 0.01 (`tests/matrices/test_per_tensor.py`)."""
 
 OF_PACKAGES_INTRO = """\
 The points agree with those of schedulefree 1.4.1, prodigyopt 1.1.2, pytorch_optimizer 4.1.0 and HeavyBall 3.2.1 in
@@ -97,8 +97,8 @@ OF_PACKAGES = [
 
 NOT_COMPARED = """\
 `sophia_g` and `dog` are compared with their published formulas only (`tests/test_zoo_later.py`,
-`tests/test_stepsizes.py`). Older methods are compared in `tests/test_zoo_packages.py`, matrix methods in
-`tests/test_matrix_packages.py`."""
+`tests/test_stepsizes.py`). Older methods are compared in `tests/peers/test_zoo.py`, matrix methods in
+`tests/peers/test_matrices.py`."""
 
 MOST_USED_INTRO = """\
 pytorch_optimizer has 128 optimizers. These are the ones that public code imports most: an index of public GitHub files
@@ -211,7 +211,7 @@ def part(value):
 def untested():
     """The methods that no test names, as zoo.method or as a string."""
     names = set()
-    for path in {*(ROOT / "tests").glob("test_*.py")} - {ROOT / "tests" / "test_bench.py"}:  # no test of methods
+    for path in {*(ROOT / "tests").rglob("test_*.py")} - {ROOT / "tests" / "test_bench.py"}:  # no test of methods
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute):
                 names.add(node.attr)

@@ -9,10 +9,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from equality.test_line_9 import PARTS
 from pairs import pairs
 from superadam import SuperAdam, create, matrices, penalties, sets, zoo
 from superadam._step import compiled, tiles
-from test_line_9 import PARTS
 
 DEFAULTS = {"sgd": {"momentum": 0.9}, "storm": {"k": 0.1, "omega": 1.0, "c": 10.0}, "super_adam": {}}
 # These have an estimator of their own, or need the newest gradient in the step, so that τ is no choice.

@@ -195,7 +195,7 @@ def test_refused_half_drops_its_batch_and_the_loop_goes_on(where, half):
     assert (opt.state[p]["g"] == 1).all() == (half == 1)
 
 
-# Identity keeps nothing, and Shampoo refuses what is not finite: tests/test_tensor_matrices.py.
+# Identity keeps nothing, and Shampoo refuses what is not finite: tests/matrices/test_per_tensor.py.
 @pytest.mark.parametrize("name", [name for name in MATRICES if name not in ("Identity", "Shampoo")])
 @pytest.mark.parametrize("tau", [0.0, 1.0])
 @pytest.mark.parametrize("evaluation", ["first", "second"])

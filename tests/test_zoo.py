@@ -120,7 +120,7 @@ def test_equals_torch(name, more, layout, foreach, request):
 
 
 def test_defaults_are_torchs():
-    """The same weight decay, momentum, … where the user says nothing. SGD's lr apart: test_defaults.py."""
+    """The same weight decay, momentum, … where the user says nothing. SGD's lr apart: zoo/test_defaults.py."""
     for name, theirs in {
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,

@@ -158,7 +158,7 @@ def mars_m(
     f(x_{t-1}; \xi_t)$ instead of $\hat g_{t-1}$, which takes two gradients per batch.
 
     The default lr is 3e-3. The published 1e-3 is for long runs of language models: with it a small network hardly
-    trains in 150 batches (`tests/test_defaults.py`).
+    trains in 150 batches (`tests/zoo/test_defaults.py`).
 
     >>> import torch
     >>> mars_m(torch.nn.Linear(3, 2), exact=True).two_point

@@ -65,7 +65,7 @@ def shampoo(
     Adam's size, which is better with $\beta_2 < 1$.
 
     The default lr is 3e-2. The factors are sums, so steps shrink like $1/\sqrt t$: with Meta's 1e-2 a small network
-    hardly trains in 150 batches (`tests/test_defaults.py`).
+    hardly trains in 150 batches (`tests/zoo/test_defaults.py`).
 
     Args:
         epsilon: ε, added to the eigenvalues of the factors.
@@ -222,7 +222,7 @@ def psgd_kron(
     Li 2018; Walters 2024. Vectors and embeddings have Adam's second moment; the published code whitens them too.
 
     The default lr is 1e-3. The published 3e-4 is for long runs of large models: with it a small network hardly trains
-    in 150 batches (`tests/test_defaults.py`).
+    in 150 batches (`tests/zoo/test_defaults.py`).
 
     Args:
         b1: weight of the old average of gradients.

@@ -15,7 +15,7 @@ from superadam import zoo
 from superadam.lab.tasks import TASKS
 from superadam.matrices import Matrix
 
-FOLDER = Path(__file__).resolve().parent.parent / "examples"
+FOLDER = Path(__file__).resolve().parents[2] / "examples"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "demo")
 PACKAGES = {"with_accelerate": "accelerate", "with_lightning": "lightning", "with_transformers": "transformers"}
 SLOW = {"ddp_digits", "fsdp_lm"}
@@ -185,7 +185,7 @@ def with_accelerate(main):
 
 
 def with_transformers(main):
-    """The last of its settings; the others are those of test_trainers.py."""
+    """The last of its settings; the others are those of trainers/test_trainers.py."""
     ((_, result),) = main(settings=((1.0, 2),)).items()
     assert result["same"]
     assert result["whole"][-4:] == result["resumed"][-4:]

@@ -1,6 +1,6 @@
 """Matrices of each tensor against published packages: pytorch_optimizer (tried with 4.1.0), HeavyBall (3.2.1) and
 kron-torch (0.3.3). They are no dependencies: without them, skipped. `muon` has torch's own, in
-tests/test_tensor_matrices.py.
+tests/matrices/test_per_tensor.py.
 
 What they do otherwise than the zoo, and how each is met here:
 

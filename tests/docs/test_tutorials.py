@@ -13,7 +13,7 @@ import pytest
 
 import superadam
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = {path.stem: path for path in sorted((ROOT / "docs" / "tutorials").glob("*.py"))}
 
 

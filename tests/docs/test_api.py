@@ -20,7 +20,7 @@ from superadam import zoo
 from superadam._state.parts import Part
 from superadam.lab.comparison.options import Options
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 MODULES = (
     *("estimators", "iterates", "lab", "matrices", "monitor", "penalties", "probe", "probe.noise_model", "reference"),

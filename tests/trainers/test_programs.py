@@ -16,7 +16,7 @@ def parameters(model):
 
 @pytest.mark.parametrize("name", ["nanogpt", "gan"])
 def test_programs_are_short(name):
-    assert len((Path(__file__).parent / "programs" / f"{name}.py").read_text().splitlines()) <= 60
+    assert len((Path(__file__).parents[1] / "programs" / f"{name}.py").read_text().splitlines()) <= 60
 
 
 @pytest.mark.parametrize("fetch", ["outside", "first"])

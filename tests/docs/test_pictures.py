@@ -8,7 +8,7 @@ from pathlib import Path
 
 import copies
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DRAW = "import sys, style, pictures; style.IMG = style.Path(sys.argv[1]); pictures.main(sys.argv[2:])"
 
 

@@ -16,7 +16,7 @@ import superadam
 from superadam import SuperAdam, matrices, noise_model, probe, schedules
 from superadam.probe import payoff
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 def squared(model, batch):
