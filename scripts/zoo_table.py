@@ -70,7 +70,7 @@ For each optimizer of torch.optim, the method that takes the same steps: in floa
 
 OF_PACKAGES_INTRO = """\
 The points agree with those of schedulefree 1.4.1, prodigyopt 1.1.2, pytorch_optimizer 4.1.0 and HeavyBall 3.2.1 in
-float64, or in float32 where a package keeps its state in it. `pytest -m slow tests/test_zoo_packages_later.py` compares
+float64, or in float32 where a package keeps its state in it. `pytest -m slow tests/peers/test_zoo.py` compares
 them, with options for which these differences vanish:"""
 
 # What a package does, and what the zoo does, where they differ.
@@ -97,8 +97,7 @@ OF_PACKAGES = [
 
 NOT_COMPARED = """\
 `sophia_g` and `dog` are compared with their published formulas only (`tests/test_zoo_later.py`,
-`tests/test_stepsizes.py`). Older methods are compared in `tests/peers/test_zoo.py`, matrix methods in
-`tests/peers/test_matrices.py`."""
+`tests/test_stepsizes.py`). Matrix methods are compared in `tests/peers/test_matrices.py`."""
 
 MOST_USED_INTRO = """\
 pytorch_optimizer has 128 optimizers. These are the ones that public code imports most: an index of public GitHub files
