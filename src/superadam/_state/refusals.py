@@ -152,18 +152,23 @@ def _check_for_factors(opt: ComposedOptimizer) -> None:
             for norm in torch._foreach_norm(grads) if grads else ():
                 norms.setdefault((layout.sharding, norm.dtype), []).append(norm)
     squares = [(torch.stack(of).square().sum().double(), how) for (how, _), of in norms.items()]
-    if all([math.isfinite(float(over_ranks(square, how))) for square, how in squares]):
+    if all([float(over_ranks(square, how)) <= _largest_square(torch.float32) for square, how in squares]):
         return
     for plan, p, i, j in _named(opt):
         if p.grad is None or not plan.of(p).matrix.has_factors or waits(p):
             continue
         square = torch.linalg.vector_norm(real(local(p.grad)).to(state_dtype(p))).square()
-        if not math.isfinite(float(over_ranks(square, sharding(p)))):
+        if not float(over_ranks(square, sharding(p))) <= _largest_square(square.dtype):
             raise NotFiniteError(
                 f"The gradient of parameter {_name(plan, i, j)} is not finite, or its square is not: it would stay in "
                 f"the factors of {plan.of(p).matrix} for ever. This batch is dropped, and training can go on with the "
                 "next one. If this happens in every batch, check the loss, or lower lr."
             )
+
+
+def _largest_square(dtype: torch.dtype) -> float:
+    """The largest ‖∇f‖² that factors take: products with an inverse factor (KLShampoo) are finite, too."""
+    return 1e-8 * torch.finfo(dtype).max
 
 
 def finite(s: View, batch: Tensor) -> Tensor:
