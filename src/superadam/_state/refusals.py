@@ -36,7 +36,18 @@ LOOK_EVERY = 10  # steps after which the host asks a device whether gradients we
 
 
 class NotFiniteError(ValueError):
-    """A gradient that was refused, with its batch."""
+    """A gradient that was refused, with its batch: nothing has changed, and the next batch can follow.
+
+    >>> from superadam import SuperAdam, NotFiniteError
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> opt = SuperAdam([x], constraint="Simplex")
+    >>> x.grad = torch.tensor([float("nan"), 0.0])
+    >>> try:
+    ...     opt.step()
+    ... except NotFiniteError:
+    ...     print("dropped")
+    dropped
+    """
 
 
 def waits(x: Tensor) -> bool:
