@@ -6,7 +6,6 @@ python -m research.pictures [NAME ...]    # all of them, or some; under a minute
 import sys
 
 from pictures import main
-
 from research.constrained import constrained
 from research.exact_step import exact_step, paths
 from research.locked import unseen

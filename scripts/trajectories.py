@@ -1,8 +1,8 @@
 """Paths in the plane: several compositions on two functions."""
 
-import style
 import torch
 
+import style
 from superadam import SuperAdam, create
 
 EVALUATIONS, BATCH = 200, 8

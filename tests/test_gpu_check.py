@@ -5,11 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gpu_check
 import pytest
 import torch
 
 import copies
+import gpu_check
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 

@@ -3,13 +3,13 @@
 python -m research.pictures paths    # draws paths.svg, and prints where they end
 """
 
-import style
 import torch
 from matplotlib.patches import Circle, Polygon
-from trajectories import bare, contours, marked
 
+import style
 from research.exact_step.exact_step import EXACT, HERE, PROJECTED, Quadratic, tuned
 from superadam import sets
+from trajectories import bare, contours, marked
 
 STEPS = 500
 # A point of the simplex in the plane: the corners of a triangle with sides of length 1.

@@ -20,13 +20,14 @@ from typing import Any
 
 from scipy.stats import friedmanchisquare, rankdata
 
+import superadam_lab as lab
 from research import kept
-from superadam import bench, lab
-from superadam.lab.comparison.ranking import Ranks
-from superadam.lab.comparison.records import Record, Results, final
-from superadam.lab.comparison.statistics import Ratio, analyse
-from superadam.lab.comparison.verdict import change, interval, label, losses, probability
-from superadam.lab.tasks import find
+from superadam_lab import bench
+from superadam_lab.comparison.ranking import Ranks
+from superadam_lab.comparison.records import Record, Results, final
+from superadam_lab.comparison.statistics import Ratio, analyse
+from superadam_lab.comparison.verdict import change, interval, label, losses, probability
+from superadam_lab.tasks import find
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from superadam import SuperAdam, create, matrices, penalties, reference, sets
-from superadam.bench.models import SHAPES
+from superadam_lab.bench.models import SHAPES
 
 HERE = Path(__file__).resolve().parent
 RESULTS, PAGE = HERE / "gpu_kernels.json", HERE / "README.md"

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from research.lab_results import lab_results
-from superadam.lab.methods import PAPER
-from superadam.lab.settings import LAPTOP
-from superadam.lab.tasks import find
+from superadam_lab.methods import PAPER
+from superadam_lab.settings import LAPTOP
+from superadam_lab.tasks import find
 
 HERE = Path(__file__).resolve().parent
 

@@ -21,12 +21,13 @@ from statistics import fmean, stdev
 
 from scipy import stats
 
+import superadam_lab as lab
 from research import kept
 from research.search.search import ADAMW, NAME, PEERS, PUBLISHED, ROOT
-from superadam import bench, lab
-from superadam.lab.comparison.intervals import Estimate
-from superadam.lab.comparison.statistics import Comparison, Ratio, Statistics, analyse
-from superadam.lab.comparison.verdict import losses, verdict
+from superadam_lab import bench
+from superadam_lab.comparison.intervals import Estimate
+from superadam_lab.comparison.statistics import Comparison, Ratio, Statistics, analyse
+from superadam_lab.comparison.verdict import losses, verdict
 
 HERE = Path(__file__).resolve().parent
 DATA, PAGE = HERE / "data", HERE / "README.md"

@@ -6,7 +6,6 @@ python -m research.locked.unseen    # unseen.svg, from data/locked third.json
 from statistics import median
 
 import style
-
 from research import kept
 from research.locked.locked import HERE, NAME, THIRD
 

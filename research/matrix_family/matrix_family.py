@@ -11,11 +11,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import superadam_lab as lab
 from research import kept
-from superadam import bench, lab
-from superadam.lab.comparison.records import Results
-from superadam.lab.comparison.statistics import Ratio, TaskStatistics, analyse
-from superadam.lab.comparison.verdict import losses
+from superadam_lab import bench
+from superadam_lab.comparison.records import Results
+from superadam_lab.comparison.statistics import Ratio, TaskStatistics, analyse
+from superadam_lab.comparison.verdict import losses
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

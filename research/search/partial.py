@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from research.kept import filled
-from superadam import bench, create
+from superadam import create
+from superadam_lab import bench
 
 HERE = Path(__file__).resolve().parent
 FILE, PAGE = HERE / "partial.json", HERE / "README.md"

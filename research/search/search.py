@@ -23,10 +23,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import superadam_lab as lab
 from research import kept
-from superadam import bench, lab
-from superadam.lab.comparison.records import Budget, Results, final
-from superadam.lab.tasks import find
+from superadam_lab import bench
+from superadam_lab.comparison.records import Budget, Results, final
+from superadam_lab.tasks import find
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from research import kept
-from superadam import bench, zoo
+from superadam import zoo
+from superadam_lab import bench
 
 HERE = Path(__file__).resolve().parent
 DATA, LATER, MATRICES = (HERE / f"{name}.json" for name in ("bench", "bench_later", "bench_matrices"))

@@ -25,8 +25,8 @@ from unittest import mock
 import torch
 
 from superadam import SuperAdam, matrices
-from superadam.bench.candidates import Candidate, Trial, gradients
-from superadam.bench.models import SHAPES
+from superadam_lab.bench.candidates import Candidate, Trial, gradients
+from superadam_lab.bench.models import SHAPES
 
 HERE = Path(__file__).resolve().parent
 RESULTS, PAGE = HERE / "compiled_step.json", HERE / "compiled_step.md"

@@ -142,7 +142,8 @@ def test_the_exact_step_against_the_best_rival():
             sides[1] += fmean(logs) - half > 0
     assert (
         f"ratio ≤ 0.5 on {counts[0]} problem, 0.5 to 1 on {counts[1]}, above 1 on {counts[2]}; on {counts[3]} no "
-        f"method reaches the target. The 95 % interval of the ratio is below 1 on {sides[0]} and above 1 on {sides[1]} |"
+        "method reaches the target. The 95 % interval of the ratio "
+        f"is below 1 on {sides[0]} and above 1 on {sides[1]} |"
     ) in README
     assert f"as fast as the best rival on {counts[0] + counts[1]} of {sum(counts)} problems" in README
 
