@@ -1,4 +1,4 @@
-"""What is kept of the runs behind a page, one file for some comparisons; and their place on the page."""
+"""What is kept of the runs behind a page: one file for some comparisons; and their place on the page."""
 
 import dataclasses
 import json
