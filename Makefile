@@ -13,15 +13,20 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-# One stamp per set of extras; each reinstalls when the requirements change.
-$(VENV)/base.stamp: requirements.txt pyproject.toml
+# One stamp per set of extras; each reinstalls when the requirements change. Both packages, in one call of pip: the
+# second needs the first, which is in no index.
+$(VENV)/base.stamp: requirements.txt pyproject.toml lab/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -r requirements.txt
 	touch $@
 
 $(VENV)/%.stamp: $(VENV)/base.stamp
-	$(BIN)/python -m pip install --quiet -e '.[$*]'
+	$(BIN)/python -m pip install --quiet $(or $(INSTALL_$*),-e '.[$*]' -e ./lab)
 	touch $@
+
+INSTALL_lab  := -e . -e ./lab
+INSTALL_test := -e '.[test]' -e './lab[test]'
+INSTALL_slow := -e '.[slow]' -e './lab[test]'
 
 demo: $(VENV)/lab.stamp  ## compare the paper's optimizers, AdamW and SUPER-ADAM⁺ on embedded data: a verdict and a report
 	rm -rf demo-report
@@ -40,7 +45,7 @@ test: $(VENV)/test.stamp lint chromium  ## lint, types, tests
 coverage: $(VENV)/test.stamp chromium  ## the same tests, with the lines that they run; fails below the floor in pyproject.toml
 	$(PYTEST) -m "not slow" --cov --cov-report=term
 
-# Hypothesis draws the same examples in `test` everywhere, many new ones here (tests/conftest.py).
+# Hypothesis draws the same examples in `test` everywhere, many new ones here (conftest.py).
 test-slow: $(VENV)/slow.stamp  ## the tests marked slow; properties on thousands of random examples
 	$(PYTEST) -m "slow or hypothesis" --hypothesis-profile=random
 
@@ -49,7 +54,7 @@ lint: $(VENV)/test.stamp  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=src $(BIN)/mypy --config-file= --check-untyped-defs --disable-error-code=import-untyped examples
+	MYPYPATH=src:lab/src $(BIN)/mypy --config-file= --check-untyped-defs --disable-error-code=import-untyped examples
 
 format: $(VENV)/test.stamp  ## let ruff rewrite
 	$(BIN)/ruff check --fix .

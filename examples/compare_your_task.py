@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from superadam import lab
+import superadam_lab as lab
 
 METHODS = ("adamw", "super_adam", "super_adam tau=1")
 

@@ -8,8 +8,9 @@ import json
 import sys
 from pathlib import Path
 
-from superadam import bench, zoo
-from superadam.bench import candidates
+from superadam import zoo
+from superadam_lab import bench
+from superadam_lab.bench import candidates
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "data" / "bench.json"

@@ -7,7 +7,7 @@ import inspect
 
 import typer
 
-from superadam.cli import app
+from superadam_lab.cli import app
 
 MARK = "<!-- commands -->"
 

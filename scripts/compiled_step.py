@@ -27,8 +27,8 @@ import torch
 from superadam import SuperAdam, create, list_methods, matrices
 from superadam._step import compiled, dispatch
 from superadam._step.tensors import compiled_step
-from superadam.bench.candidates import Candidate, Trial, gradients
-from superadam.bench.models import SHAPES
+from superadam_lab.bench.candidates import Candidate, Trial, gradients
+from superadam_lab.bench.models import SHAPES
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "docs" / "data" / "compiled_step.json", ROOT / "docs" / "compatibility.md"

@@ -61,8 +61,8 @@ def run(problem: Any, method: type, gamma: float, seed: int) -> list[float]:
 def optimum(problem: Any) -> float | None:
     """f* of a convex problem: by cvxpy, by SLSQP where cvxpy fails, or by 4,000 accelerated projected gradients."""
     import torch
-    from constrained_methods import project, smoothness
 
+    from constrained_methods import project, smoothness
     from superadam import sets
 
     if not problem.convex:
@@ -120,6 +120,7 @@ def run_problem(name: str, out: Path, published: dict[str, Any] | None = None) -
     With what is `published`, the seeds that it does not have, at its learning rates.
     """
     import torch
+
     from constrained_methods import METHODS
     from constrained_problems import build
 

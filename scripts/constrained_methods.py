@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from constrained_problems import Problem
 from torch import Tensor
 
+from constrained_problems import Problem
 from superadam import SuperAdam, matrices, schedules, sets
 
 BETA1, BETA2 = 0.9, 0.999

@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 from superadam import SuperAdam, create, matrices, zoo
-from superadam.lab import tasks
-from superadam.lab.clipping import OneFactor
+from superadam_lab import tasks
+from superadam_lab.clipping import OneFactor
 
 SIZES = {
     "digits-mlp": {"hidden": 64, "epochs": 4},

@@ -1,7 +1,8 @@
 """The algorithm as a diagram of the paper's four choices, and the way of one step through the modules."""
 
-import style
 from matplotlib.patches import FancyBboxPatch
+
+import style
 
 CHOICES = {  # keyword of SuperAdam → what it chooses, and some of what there is
     "matrix": ("the matrix H$_t$", "second moments (Adam's), a norm,\nbelief, Barzilai-Borwein, L-BFGS"),

@@ -18,15 +18,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import kept
 from scipy.stats import friedmanchisquare, rankdata
 
-from superadam import bench, lab
-from superadam.lab.comparison.ranking import Ranks
-from superadam.lab.comparison.records import Record, Results, final
-from superadam.lab.comparison.statistics import Ratio, analyse
-from superadam.lab.comparison.verdict import change, interval, label, losses, probability
-from superadam.lab.tasks import find
+import kept
+import superadam_lab as lab
+from superadam_lab import bench
+from superadam_lab.comparison.ranking import Ranks
+from superadam_lab.comparison.records import Record, Results, final
+from superadam_lab.comparison.statistics import Ratio, analyse
+from superadam_lab.comparison.verdict import change, interval, label, losses, probability
+from superadam_lab.tasks import find
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "data" / "first_search"

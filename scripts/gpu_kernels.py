@@ -38,7 +38,7 @@ from torch.utils._pytree import tree_leaves
 
 from superadam import SuperAdam, create, matrices, penalties, reference, sets
 from superadam._step import compiled, tiles
-from superadam.bench.models import SHAPES
+from superadam_lab.bench.models import SHAPES
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "docs" / "data" / "gpu_kernels.json", ROOT / "docs" / "scale.md"

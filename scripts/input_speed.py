@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from superadam.lab import data, models
+from superadam_lab import data, models
 
 CIFAR = ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
 

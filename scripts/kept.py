@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from superadam.lab.comparison.records import Record, Results
+from superadam_lab.comparison.records import Record, Results
 
 COLUMNS = ("gradient_evaluations", "seconds", "train_loss", "valid_loss", "test_loss")
 

@@ -1,4 +1,4 @@
-"""Real data at laptop scale: every optimizer of the paper, with the learning rates of src/superadam/lab/settings.py.
+"""Real data at laptop scale: every optimizer of the paper, with the learning rates of superadam_lab.settings.
 
     python scripts/lab_results.py TASK... --data-dir DIR [--seeds 1] [--out FOLDER]   # runs; docs/data, img, lab.md
     python scripts/lab_results.py            # the tables of docs/lab.md from docs/data/lab_results.json
@@ -21,13 +21,13 @@ from pathlib import Path
 
 import torch
 
-from superadam.lab import data
-from superadam.lab.clock import Clock
-from superadam.lab.folders import Config, Folder, environment, rows
-from superadam.lab.methods import PAPER
-from superadam.lab.plots import plot
-from superadam.lab.runs import Run, Watcher
-from superadam.lab.tasks import find
+from superadam_lab import data
+from superadam_lab.clock import Clock
+from superadam_lab.folders import Config, Folder, environment, rows
+from superadam_lab.methods import PAPER
+from superadam_lab.plots import plot
+from superadam_lab.runs import Run, Watcher
+from superadam_lab.tasks import find
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "data" / "lab_results.json"

@@ -1,4 +1,4 @@
-"""Choose the learning rates of src/superadam/lab/settings.py: those of the paper's methods at laptop scale.
+"""Choose the learning rates of lab/src/superadam_lab/settings.py: those of the paper's methods at laptop scale.
 
 All methods of a task have the same grid, the same weights to start from, and the same gradient evaluations: a 16th of
 those that the epochs of the scale have, for every second of it from 0.001 to 10; then a third, for the best of these
@@ -19,11 +19,11 @@ from pathlib import Path
 
 import torch
 
-from superadam.lab import data
-from superadam.lab.folders import Config, Folder, rows
-from superadam.lab.methods import PAPER
-from superadam.lab.runs import Run
-from superadam.lab.tasks import find
+from superadam_lab import data
+from superadam_lab.folders import Config, Folder, rows
+from superadam_lab.methods import PAPER
+from superadam_lab.runs import Run
+from superadam_lab.tasks import find
 
 EMBEDDED = ("digits-mlp", "digits-cnn", "pydoc-lstm", "pydoc-transformer", "logistic-nonconvex")
 CONSTRAINED = ("simplex-regression", "nmf")

@@ -23,17 +23,18 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from kept import filled
 
-from superadam import create, lab, list_methods
-from superadam.lab.comparison import leaderboard
-from superadam.lab.comparison.budgets import kept, rungs
-from superadam.lab.comparison.engine import plan_size
-from superadam.lab.comparison.options import Options
-from superadam.lab.comparison.planning import plan_of
-from superadam.lab.methods import label, make
-from superadam.lab.specs import read
-from superadam.lab.tasks import find
+import superadam_lab as lab
+from kept import filled
+from superadam import create, list_methods
+from superadam_lab.comparison import leaderboard
+from superadam_lab.comparison.budgets import kept, rungs
+from superadam_lab.comparison.engine import plan_size
+from superadam_lab.comparison.options import Options
+from superadam_lab.comparison.planning import plan_of
+from superadam_lab.methods import label, make
+from superadam_lab.specs import read
+from superadam_lab.tasks import find
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE, PAGE = ROOT / "docs" / "leaderboard", ROOT / "docs" / "compare.md"

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from superadam import lab
-from superadam.lab import data
+import superadam_lab as lab
+from superadam_lab import data
 
 MODULES = ("ast", "asyncio.base_events", "decimal", "difflib", "imaplib", "inspect", "optparse", "pickletools", "ssl")
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, gelu, interpolate
 
-from superadam import lab
-from superadam.lab import data
+import superadam_lab as lab
+from superadam_lab import data
 
 FOLDER = Path(os.environ.get("SUPERADAM_DATA", "."))
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, max_pool2d, scaled_dot_product_attention, silu
 
-from superadam import lab
-from superadam.lab import data
+import superadam_lab as lab
+from superadam_lab import data
 
 FOLDER = Path(os.environ.get("SUPERADAM_DATA", "."))
 

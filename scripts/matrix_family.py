@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import kept
-
-from superadam import bench, lab
-from superadam.lab.comparison.records import Results
-from superadam.lab.comparison.statistics import Ratio, TaskStatistics, analyse
-from superadam.lab.comparison.verdict import losses
+import superadam_lab as lab
+from superadam_lab import bench
+from superadam_lab.comparison.records import Results
+from superadam_lab.comparison.statistics import Ratio, TaskStatistics, analyse
+from superadam_lab.comparison.verdict import losses
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "data" / "matrix_family.json"

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src" / "superadam"
+SOURCES = ROOT / "src" / "superadam", ROOT / "lab" / "src" / "superadam_lab"
 MARK = "<!-- all messages -->"
 FAMILIES = {  # heading: where its messages are raised, and what they have in common
     "Checkpoints": (
@@ -30,12 +30,12 @@ FAMILIES = {  # heading: where its messages are raised, and what they have in co
     "Monitor, probe and theory": (("monitor/", "probe/", "theory/"), "Training itself was not changed."),
     "Trainers": (("trainers/",), "See [Trainers](trainers.md)."),
     "The lab: data": (
-        ("lab/data/",),
+        ("superadam_lab/data/",),
         "Files are missing or damaged, or their content does not fit the task. See [the lab](lab.md).",
     ),
-    "The lab: comparisons": (("lab/comparison/",), "See [Comparing optimizers](compare.md)."),
+    "The lab: comparisons": (("superadam_lab/comparison/",), "See [Comparing optimizers](compare.md)."),
     "The lab: tasks, methods and runs": (
-        ("lab/", "cli", "bench/"),
+        ("superadam_lab/",),
         "The command prints the message and ends with an [exit code](lab.md#exit-codes).",
     ),
 }
@@ -51,8 +51,10 @@ def text(node):
 def of_source():
     """Path, message and class of each error and warning in the package; and the classes that it defines."""
     messages, classes = [], set()
-    for path in sorted(SOURCE.rglob("*.py")):
-        place = path.relative_to(SOURCE).with_suffix("").as_posix()
+    for path in sorted(path for source in SOURCES for path in source.rglob("*.py")):
+        source = next(source for source in SOURCES if source in path.parents)
+        place = path.relative_to(source).with_suffix("").as_posix()
+        place = f"superadam_lab/{place}" if source is SOURCES[1] else place
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
                 messages.append((place, text(node.exc.args[0]), getattr(node.exc.func, "id", "")))

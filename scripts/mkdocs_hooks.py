@@ -17,12 +17,13 @@ import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File, InclusionLevel
+
 import command_page
 import gallery
 import messages
 import notebooks
-from latex2mathml.converter import convert
-from mkdocs.structure.files import File, InclusionLevel
 
 log = logging.getLogger("mkdocs.hooks.superadam")
 

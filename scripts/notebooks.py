@@ -22,13 +22,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import gallery
 import jupytext
 import nbformat
-import style
 import torch
 from nbclient import NotebookClient
 from traitlets.config import Config
+
+import gallery
+import style
 
 TUTORIALS = style.ROOT / "docs" / "tutorials"
 RECORD = style.ROOT / "docs" / "data" / "tutorials.json"
@@ -46,7 +47,7 @@ plt.rcParams.update({{"figure.figsize": (6, 3.2), "axes.prop_cycle": plt.cycler(
 inline.set_matplotlib_formats("svg")
 """
 CODE = "````{{ .{kind} }}\n{text}\n````"
-DOWNLOADS = "Download: [the notebook]({name}.ipynb), [its source]({name}.py). It needs `pip install 'superadam[lab]'`."
+DOWNLOADS = "Download: [the notebook]({name}.ipynb), [its source]({name}.py). It needs `pip install superadam-lab`."
 
 
 @functools.cache

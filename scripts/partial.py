@@ -21,12 +21,13 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from kept import filled
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from superadam import bench, create
+from kept import filled
+from superadam import create
+from superadam_lab import bench
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE, PAGE = ROOT / "docs" / "data" / "partial.json", ROOT / "docs" / "search.md"

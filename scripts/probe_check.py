@@ -17,10 +17,10 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-import stability
 import torch
 from torch import nn
 
+import stability
 from superadam import SuperAdam, probe
 from superadam.matrices import SecondMoment
 from superadam.schedules import BiasCorrected

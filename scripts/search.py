@@ -24,10 +24,10 @@ from statistics import fmean, median
 from typing import Any
 
 import kept
-
-from superadam import bench, lab
-from superadam.lab.comparison.records import Budget, Results, final
-from superadam.lab.tasks import find
+import superadam_lab as lab
+from superadam_lab import bench
+from superadam_lab.comparison.records import Budget, Results, final
+from superadam_lab.tasks import find
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "data" / "search"

@@ -14,15 +14,16 @@ import sys
 from collections.abc import Mapping
 from statistics import fmean, median
 
+import torch
+
 import kept
 import style
-import torch
 from search import NAME, PAGES, read
-
-from superadam import bench, create
-from superadam.lab.comparison.intervals import paired
-from superadam.lab.comparison.records import Results, final
-from superadam.lab.comparison.verdict import interval
+from superadam import create
+from superadam_lab import bench
+from superadam_lab.comparison.intervals import paired
+from superadam_lab.comparison.records import Results, final
+from superadam_lab.comparison.verdict import interval
 
 PAGE = PAGES[1]
 NEAR = math.log(1.05)

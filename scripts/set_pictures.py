@@ -3,11 +3,11 @@
 Drawn by `python scripts/pictures.py ordered birkhoff transport`.
 """
 
-import style
 import torch
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
+import style
 from superadam import SuperAdam, sets
 
 

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from superadam import SuperAdam, matrices, zoo
 from superadam._step import compiled
-from superadam.bench import candidates, measures, models
+from superadam_lab.bench import candidates, measures, models
 
 # bytes per parameter that the passes over x of a step must move: x, g and buffers read and written, gradients read
 STEPS = {

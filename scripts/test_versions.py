@@ -35,20 +35,18 @@ DEFAULT = ["2.6.0@3.10", "2.9.1@3.12", "2.15.0@3.13"]
 OLDEST = ("2.6.0", "3.10")  # torch and Python of the lower bounds
 # What the core's tests import; numpy because torch warns without it.
 NEEDS = ["expecttest", "hypothesis", "mpmath", "numpy", "pytest", "pytest-xdist", "scikit-learn", "scipy"]
-# Not of the core: the command, pages and pictures, trainers, other packages.
+# Not of the core: pages and pictures, trainers, other packages.
 NOT_CORE = {
-    *("docs", "fuzz", "lab", "peers", "trainers"),
+    *("docs", "fuzz", "peers", "trainers"),
     "monitor/test_figures.py",
-    *(f"test_{name}.py" for name in ("bench", "cli", "commands", "digits", "gpu_scripts", "types")),
+    *(f"test_{name}.py" for name in ("gpu_scripts", "types")),
     "test_versions_of_torch.py",
 }
 COUNTS = ("passed", "failed", "skipped")
 TOLD = (*COUNTS, "date", "commit")
-# The tests of each extra. Those of postgres that need a server are skipped without one.
+# The tests of each extra, and of the lab, which is a distribution of its own.
 EXTRAS = {
-    "lab": ["tests/lab", "--ignore=tests/lab/test_trainers_tasks.py", "tests/test_cli.py"],
-    "postgres": ["tests/lab/test_passwords.py", "tests/lab/test_compare_engine.py"],
-    "tensorboard": ["tests/monitor/test_monitor.py", "tests/lab/test_lab_runs.py"],
+    "lab": ["lab/tests", "--ignore=lab/tests/test_trainers_tasks.py"],
     "trainers": ["tests/trainers/test_trainers.py", "tests/trainers/test_programs.py"],
     "docs": ["tests/docs/test_api.py", "tests/docs/test_tutorials.py"],
 }
@@ -82,11 +80,10 @@ def interpreter(version):
 
 
 def built(folder):
-    """The wheel of this repository."""
-    if run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT):
-        sys.exit("The wheel could not be built.")
-    (wheel,) = folder.glob("superadam-*.whl")
-    return wheel
+    """The wheels of this repository: of the optimizer, and of the lab."""
+    if run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, ROOT / "lab"):
+        sys.exit("The wheels could not be built.")
+    return [next(folder.glob(f"{name}-*.whl")) for name in ("superadam", "superadam_lab")]
 
 
 def environment(cache, torch, python, wheel):
@@ -115,25 +112,24 @@ def empty(folder, python):
 
 
 def works(python):
-    """Whether what is installed is consistent, the quick start of the README runs, and so does the command."""
+    """Whether what is installed is consistent, and the quick start of the README runs."""
     snippet = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.M | re.S).group(1)
     with tempfile.TemporaryDirectory() as away:
         in_order = ("-m", "pip", "check"), ("-I", "-c", snippet)
-        return not (
-            any(run(python, *what, cwd=away) for what in in_order) or run(python.parent / "superadam", "--version")
-        )
+        return not any(run(python, *what, cwd=away) for what in in_order)
 
 
-def lowest(wheel, extra):
-    """The direct requirements of an extra, each at its lower bound."""
+def lowest(wheel, extra=None):
+    """The direct requirements of a wheel, or of an extra of it, each at its lower bound."""
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = [name for name in archive.namelist() if name.endswith("METADATA")]
         text = archive.read(metadata).decode()
-    found = re.findall(rf"^Requires-Dist: ([\w.\[\]-]+).*>=([\w.]+).*; extra == '{extra}'$", text, flags=re.M)
+    condition = rf"; extra == '{extra}'" if extra else ""
+    found = re.findall(rf"^Requires-Dist: ([\w.\[\]-]+)[^;\n]*>=([\w.]+)[^;\n]*{condition}$", text, flags=re.M)
     return [f"{name}=={version}" for name, version in found]
 
 
-def environment_of_extra(cache, extra, wheel):
+def environment_of_extra(cache, extra, wheel, lab):
     """Like `environment`. The oldest torch is that of its own environment, which a .pth file adds to the path."""
     torch, python = OLDEST
     base = cache / f"torch-{torch}-python-{python}" / "bin" / "python"
@@ -147,7 +143,8 @@ def environment_of_extra(cache, extra, wheel):
     site = f"lib/python{python}/site-packages"
     (inside.parent.parent / site / "torch.pth").write_text(f"{base.parent.parent / site}\n")
     pip = (inside, "-m", "pip", "install", "--quiet")
-    if run(*pip, "--force-reinstall", "--no-deps", wheel) or run(*pip, *lowest(wheel, extra), "pytest", "pytest-xdist"):
+    wheels, bounds = ((wheel, lab), lowest(lab)) if extra == "lab" else ((wheel,), lowest(wheel, extra))
+    if run(*pip, "--force-reinstall", "--no-deps", *wheels) or run(*pip, *bounds, "pytest", "pytest-xdist"):
         return None, "the lower bounds could not be installed together"
     return (inside, None) if works(inside) else (None, "they do not fit together")
 
@@ -217,7 +214,7 @@ def main():
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
     commit = version_of_code()
-    wheel, failed = built(Path(tempfile.mkdtemp(dir=options.cache, prefix="wheel-"))), False
+    (wheel, lab), failed = built(Path(tempfile.mkdtemp(dir=options.cache, prefix="wheel-"))), False
     more = ["--", *options.pytest] if options.pytest else []
     for what in options.versions if options.lowest is None else options.lowest or EXTRAS:
         if options.lowest is None:
@@ -227,9 +224,10 @@ def main():
             name, flag = f"torch-{torch}-python-{row['python']}", "--versions"
         else:
             row = {"extra": what, **dict(zip(("torch", "python"), OLDEST, strict=True))}
-            row["installed"] = ", ".join(lowest(wheel, what)).replace("==", " ")
+            bounds = lowest(lab) if what == "lab" else lowest(wheel, what)
+            row["installed"] = ", ".join(bounds).replace("==", " ")
             files, name, flag = EXTRAS[what], f"lowest-{what}", "--lowest"
-            inside, why_not = environment_of_extra(options.cache, what, wheel)
+            inside, why_not = environment_of_extra(options.cache, what, wheel, lab)
         if inside is None:
             print(f"{name}: skipped, {why_not}.", flush=True)
             failed |= options.lowest is not None

@@ -1,10 +1,10 @@
 """Paths in the plane: several compositions on two functions, and the exact step against Euclidean projection."""
 
-import style
 import torch
-from exact_step import EXACT, PROJECTED, Quadratic, tuned
 from matplotlib.patches import Circle, Polygon
 
+import style
+from exact_step import EXACT, PROJECTED, Quadratic, tuned
 from superadam import SuperAdam, create, sets
 
 # ------------------------------------------------------------------------------------------------ several compositions

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import torch
-from references import paper
 
+from references import paper
 from superadam import zoo
 from superadam.iterates import Plain
 from superadam.zoo.presets import PRESETS

@@ -3,11 +3,11 @@
 import json
 import re
 
-import compiled_step
 import pytest
 import torch
 from torch import nn
 
+import compiled_step
 from problems import SuperAdam
 from superadam import create, list_methods, twice
 from ways import made, tiny

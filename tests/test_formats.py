@@ -83,7 +83,7 @@ def test_old_checkpoint_goes_on(saved, kind):
 def test_what_was_given_is_not_changed(saved):
     old, x = saved["lbfgs"]["state"], [x.clone().requires_grad_() for x in saved["lbfgs"]["x"]]
     names = set(old["state"][0])
-    SuperAdam(x, matrix=matrices.DampedLBFGS(history=3)).load_state_dict(old)
+    SuperAdam(x, matrix=matrices.DampedLBFGS(history=3), schedule="Paper").load_state_dict(old)
     assert set(old["state"][0]) == names
 
 

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gpu_check
-import gpu_kernels
-import narrow_state
 import pytest
 import torch
 
 import copies
+import gpu_check
+import gpu_kernels
+import narrow_state
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 

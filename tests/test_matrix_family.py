@@ -54,12 +54,10 @@ def test_the_table_is_that_of_the_runs(method):
 
 
 def test_the_page_is_up_to_date():
-    pytest.importorskip("typer", reason="comes with superadam[lab]")
     copies.check(ROOT / "scripts" / "matrix_family.py", "--check")
 
 
 def test_a_run_of_one_task_keeps_the_others(monkeypatch, tmp_path):
-    pytest.importorskip("typer", reason="comes with superadam[lab]")
     monkeypatch.syspath_prepend(ROOT / "scripts")
     import matrix_family
     from kept import read

@@ -67,7 +67,11 @@ def test_pyright_finds_no_error_in_the_examples(version):
 def test_pyright_finds_what_is_wrong_in_a_program(tmp_path):
     pytest.importorskip("basedpyright", reason="comes with superadam[slow]")
     (tmp_path / "program.py").write_text("\n".join([PROGRAM, *WRONG]))
-    settings = {"include": ["program.py"], "extraPaths": [str(ROOT / "src")], "typeCheckingMode": "standard"}
+    settings = {
+        "include": ["program.py"],
+        "extraPaths": [str(ROOT / "src"), str(ROOT / "lab" / "src")],
+        "typeCheckingMode": "standard",
+    }
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     check(pyright(tmp_path))
 
@@ -76,7 +80,7 @@ def test_pyright_finds_what_is_wrong_in_a_program(tmp_path):
 def test_mypy_finds_what_is_wrong_in_a_program(tmp_path):
     (tmp_path / "program.py").write_text("\n".join([PROGRAM, *WRONG]))
     command = [sys.executable, "-m", "mypy", "--config-file=", "--output=json", "program.py"]
-    env = {**os.environ, "MYPYPATH": str(ROOT / "src")}
+    env = {**os.environ, "MYPYPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "lab" / "src")])}
     said = subprocess.run(command, cwd=tmp_path, env=env, check=False, capture_output=True, text=True).stdout
     found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     check([(e["file"], e["line"], e["message"]) for e in found if e["severity"] == "error"])

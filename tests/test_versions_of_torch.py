@@ -3,10 +3,10 @@
 import json
 
 import pytest
-import test_versions as script
 import torch
 from torch import nn
 
+import test_versions as script
 from superadam._state import torch_versions
 
 
@@ -60,11 +60,12 @@ def test_lower_bounds_are_those_of_the_wheel(tmp_path):
 
     text = (
         "Requires-Dist: torch>=2.6\n"
-        "Requires-Dist: rich>=13.9; extra == 'lab'\n"
-        "Requires-Dist: heavyball<4,>=3.2; extra == 'lab'\n"
-        "Requires-Dist: psycopg[binary]>=3.2; extra == 'postgres'\n"
+        "Requires-Dist: rich>=13.9; extra == 'docs'\n"
+        "Requires-Dist: heavyball<4,>=3.2; extra == 'docs'\n"
+        "Requires-Dist: psycopg[binary]>=3.2; extra == 'base'\n"
     )
     with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
         wheel.writestr("a.dist-info/METADATA", text)
-    assert script.lowest(tmp_path / "a.whl", "lab") == ["rich==13.9", "heavyball==3.2"]
-    assert script.lowest(tmp_path / "a.whl", "postgres") == ["psycopg[binary]==3.2"]
+    assert script.lowest(tmp_path / "a.whl", "docs") == ["rich==13.9", "heavyball==3.2"]
+    assert script.lowest(tmp_path / "a.whl", "base") == ["psycopg[binary]==3.2"]
+    assert script.lowest(tmp_path / "a.whl") == ["torch==2.6"]

@@ -38,7 +38,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from IPython.display import Markdown
 
-from superadam import lab
+import superadam_lab as lab
 
 results = lab.compare(
     ["digits-mlp"],

@@ -1,6 +1,7 @@
 """SUPER-ADAM for PyTorch: adaptive gradient methods as compositions of parts."""
 
 from superadam import estimators, iterates, matrices, penalties, reference, schedules, sets, stepsizes, theory, zoo
+from superadam._state.refusals import NotFiniteError
 from superadam._state.twice import twice
 from superadam.checkpoint import Resumable, load_checkpoint, save_checkpoint
 from superadam.monitor import Monitor
@@ -11,6 +12,7 @@ from superadam.zoo import create, list_methods
 __all__ = [
     "LrReport",
     "Monitor",
+    "NotFiniteError",
     "ProbeReport",
     "Resumable",
     "SuperAdam",

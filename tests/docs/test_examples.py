@@ -12,8 +12,8 @@ import pytest
 
 from patience import ended
 from superadam import zoo
-from superadam.lab.tasks import TASKS
 from superadam.matrices import Matrix
+from superadam_lab.tasks import TASKS
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "demo")

@@ -2,10 +2,10 @@
 
 import re
 
-import migration
 import pytest
 import torch
 
+import migration
 import superadam
 
 OURS = sorted(set(re.findall(r"`((?:create|SuperAdam)\([^`]+\))`", migration.PAGE.read_text())))

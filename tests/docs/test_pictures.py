@@ -14,7 +14,8 @@ DRAW = "import sys, style, pictures; style.IMG = style.Path(sys.argv[1]); pictur
 
 def test_pictures_are_the_same_every_time(tmp_path):
     """In a copy of this process, and in a new one, with another seed of its hashes."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "scripts")])}
+    places = ("src", "lab/src", "scripts")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / place) for place in places)}
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()

@@ -8,9 +8,9 @@ import re
 import textwrap
 from pathlib import Path
 
-import gallery
 import pytest
 
+import gallery
 import superadam
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +18,7 @@ TUTORIALS = {path.stem: path for path in sorted((ROOT / "docs" / "tutorials").gl
 
 
 ROOMS = {path.stem for path in Path(superadam.__file__).parent.iterdir() if path.stem[0] not in "_."}
+PACKAGES = ("superadam", "superadam_lab")
 
 
 def public(place):
@@ -31,16 +32,16 @@ def private_names(source):
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if alias.name == "superadam":
+                if alias.name in PACKAGES:
                     places[alias.asname or alias.name] = alias.name
-                elif alias.name.startswith("superadam."):
+                elif alias.name.startswith(tuple(f"{name}." for name in PACKAGES)):
                     wrong.append(f"import {alias.name}")  # the tutorials write from superadam import …
-        elif isinstance(node, ast.ImportFrom) and re.match(r"superadam\b", node.module):
+        elif isinstance(node, ast.ImportFrom) and re.match(r"superadam(_lab)?\b", node.module):
             place, _, room = node.module.partition(".")
             for alias in node.names:
                 if (room and room not in ROOMS) or alias.name not in public(node.module):
                     wrong.append(f"{node.module}.{alias.name}")
-                elif not room and alias.name in ROOMS:
+                elif node.module == "superadam" and alias.name in ROOMS:
                     places[alias.asname or alias.name] = f"{place}.{alias.name}"
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -52,12 +53,12 @@ def private_names(source):
 
 def test_private_names_are_found():
     assert private_names("import superadam\nsuperadam.create('adam', p)\nfrom superadam import sets\nsets.Box") == []
-    assert private_names("from superadam import lab\nlab.compare()\nfrom superadam.monitor import TensorBoard") == []
+    assert private_names("import superadam_lab as lab\nlab.compare()\nfrom superadam.monitor import TensorBoard") == []
     assert private_names("from superadam._step import view") == ["superadam._step.view"]
-    assert private_names("from superadam.lab.comparison.engine import report") == [
-        "superadam.lab.comparison.engine.report"
+    assert private_names("from superadam_lab.comparison.engine import report") == [
+        "superadam_lab.comparison.engine.report"
     ]
-    assert private_names("import superadam.lab.runs") == ["import superadam.lab.runs"]
+    assert private_names("import superadam_lab.runs") == ["import superadam_lab.runs"]
     assert private_names("from superadam import sets\nsets.base_of") == ["sets.base_of"]
     assert private_names("import superadam\nsuperadam.Optimizer(p)") == ["superadam.Optimizer"]
     assert private_names("opt._state") == ["opt._state"]

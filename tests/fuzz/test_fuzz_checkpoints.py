@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 import torch
-from mutations import HOSTILE, changed, damaged, only
 from torch import nn
 
+from mutations import HOSTILE, changed, damaged, only
 from superadam import SuperAdam, load_checkpoint, save_checkpoint
 from superadam.checkpoint.resumable import default_generators
 

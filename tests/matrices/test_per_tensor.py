@@ -691,7 +691,8 @@ def test_a_gradient_that_is_not_finite_is_refused_and_leaves_no_trace(name, valu
     torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", WITH_FACTORS)
+# Not Spectral with λ, whose eigenvectors the host waits for in each step.
+@pytest.mark.parametrize("name", [name for name in WITH_FACTORS if not name.startswith("Spectral")])
 def test_a_device_leaves_out_what_is_not_finite_and_tells_later(name, monkeypatch):
     """There the host does not look in every step. Factors stay finite, x stays, and nothing has to be refilled."""
     monkeypatch.setattr(refusals, "waits", lambda x: True)

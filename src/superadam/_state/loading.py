@@ -116,9 +116,6 @@ def by_name(state_dict: dict[str, Any], there: Names, here: Names) -> dict[str, 
 def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> None:
     if len(state_dict["param_groups"]) != len(opt.param_groups):
         return  # torch says it
-    names = ["tau", *options.KINDS]
-    if opt.defaults["schedule"] is None:  # nobody has asked for another: versions before had another default
-        names.remove("schedule")
     for i, (group, saved) in enumerate(zip(opt.param_groups, state_dict["param_groups"], strict=True)):
         others = {} if "matrix" in saved else options.OF_TORCH.keys() & saved.keys()
         if others:
@@ -127,8 +124,8 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
                 f"{', '.join(sorted(others))}. To load a checkpoint of torch's, construct the optimizer with "
                 'create("adamw"), "adam", "amsgrad", "sgd", "adagrad" or "adadelta".'
             )
-        for name in names:
-            mine, theirs = (g[name]["type"] if isinstance(g.get(name), dict) else g.get(name) for g in (group, saved))
+        for name in ("tau", *options.KINDS):
+            mine, theirs = _types(group.get(name)), _types(saved.get(name))
             if name in saved and mine != theirs:
                 raise ValueError(
                     f"The checkpoint belongs to another composition: group {i} has {name}={theirs} there and "
@@ -137,6 +134,21 @@ def _check_composition(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> No
         plan = GroupPlan({**options.normalised({**opt.defaults, **saved}), "params": group["params"]})
         for index, p in zip(saved["params"], group["params"], strict=False):
             _check_state(plan.of(p), p, index, state_dict["state"].get(index, {}))
+
+
+def _types(choice: Any) -> Any:
+    """The type of a part in a group, with the types of the parts that it has as options: `ByShape(SOAP, Yogi)`."""
+    if isinstance(choice, list | tuple):
+        found = [_types(other) for other in choice if isinstance(other, dict)]
+        return found[0] if len(found) == 1 else f"({', '.join(found)})"
+    if not isinstance(choice, dict):
+        return choice
+    within = [_types(option) for option in choice.values() if _has_parts(option)]
+    return f"{choice['type']}({', '.join(within)})" if within else choice["type"]
+
+
+def _has_parts(option: Any) -> bool:
+    return isinstance(option, dict) or (isinstance(option, list | tuple) and any(map(_has_parts, option)))
 
 
 def _check_state(parts: Composition, p: Tensor, index: Any, state: dict[str, Any]) -> None:

@@ -36,7 +36,18 @@ LOOK_EVERY = 10  # steps after which the host asks a device whether gradients we
 
 
 class NotFiniteError(ValueError):
-    """A gradient that was refused, with its batch."""
+    """A gradient that was refused, with its batch: nothing has changed, and the next batch can follow.
+
+    >>> from superadam import SuperAdam, NotFiniteError
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> opt = SuperAdam([x], constraint="Simplex")
+    >>> x.grad = torch.tensor([float("nan"), 0.0])
+    >>> try:
+    ...     opt.step()
+    ... except NotFiniteError:
+    ...     print("dropped")
+    dropped
+    """
 
 
 def waits(x: Tensor) -> bool:
@@ -152,18 +163,23 @@ def _check_for_factors(opt: ComposedOptimizer) -> None:
             for norm in torch._foreach_norm(grads) if grads else ():
                 norms.setdefault((layout.sharding, norm.dtype), []).append(norm)
     squares = [(torch.stack(of).square().sum().double(), how) for (how, _), of in norms.items()]
-    if all([math.isfinite(float(over_ranks(square, how))) for square, how in squares]):
+    if all([float(over_ranks(square, how)) <= _largest_square(torch.float32) for square, how in squares]):
         return
     for plan, p, i, j in _named(opt):
         if p.grad is None or not plan.of(p).matrix.has_factors or waits(p):
             continue
         square = torch.linalg.vector_norm(real(local(p.grad)).to(state_dtype(p))).square()
-        if not math.isfinite(float(over_ranks(square, sharding(p)))):
+        if not float(over_ranks(square, sharding(p))) <= _largest_square(square.dtype):
             raise NotFiniteError(
                 f"The gradient of parameter {_name(plan, i, j)} is not finite, or its square is not: it would stay in "
                 f"the factors of {plan.of(p).matrix} for ever. This batch is dropped, and training can go on with the "
                 "next one. If this happens in every batch, check the loss, or lower lr."
             )
+
+
+def _largest_square(dtype: torch.dtype) -> float:
+    """The largest ‖∇f‖² that factors take: products with an inverse factor (KLShampoo) are finite, too."""
+    return 1e-8 * torch.finfo(dtype).max
 
 
 def finite(s: View, batch: Tensor) -> Tensor:

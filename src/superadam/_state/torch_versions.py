@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-__all__ = ["FSDP2_ON_CPUS", "cannot_run_channels_last", "check_capture", "check_fsdp2", "dimension_to_cut"]
+__all__ = ["FSDP2_ON_CPUS", "check_capture", "check_fsdp2", "dimension_to_cut"]
 
 # Its name now, and in torch 2.6 to 2.9, where CUDA was the only accelerator with graphs.
 _NAMES = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
@@ -39,11 +39,3 @@ def dimension_to_cut(shape: torch.Size, parts: int) -> int:
     """
     even = [d for d, size in enumerate(shape) if size % parts == 0]
     return max(even, key=shape.__getitem__) if even else next((d for d, size in enumerate(shape) if size > 1), 0)
-
-
-def cannot_run_channels_last(layer: nn.Module) -> bool:
-    """Whether torch 2.13 crashes in this layer's gradient, with the channels last, on processors without AVX-512:
-    a 1 × 1 convolution with a stride and few channels, as in a narrow ResNet."""
-    return (
-        isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1) and layer.stride > (1, 1) and layer.in_channels < 8
-    )

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from superadam._state.precision import precisely, round_after
 from superadam._state.refusals import WATCHED_STEPS, check_matrix
@@ -287,7 +288,7 @@ def eagerly(method: Method) -> Method:
     return cast(Method, call)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@_disable_dynamo  # as torch.compiler.disable, which would import the compiler, a second, at once
 def _by_kernels(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
     token = compiled_step.set(True)
     try:

@@ -67,7 +67,7 @@ def x_tilde(s: View, gamma: Scalar, y: Tensor | None = None, roots: list[Tensor 
     H = s.one if y is not None and indifferent else _metric(s)
     if y is None:
         y = _unconstrained(s, gamma, H)
-    if not isinstance(gamma, Tensor) and gamma == 0:  # the metric H/γ is infinite, and y is x_t
+    if _is_zero(gamma):  # the metric H/γ is infinite, and y is x_t
         return y
     d = H if s.penalty is None else H / gamma  # the size of the metric does not matter to a set
     tensors = list(each(y))
@@ -83,7 +83,7 @@ def x_tilde(s: View, gamma: Scalar, y: Tensor | None = None, roots: list[Tensor 
 def _towards_vertex(s: View, gamma: Scalar) -> Tensor:
     """H → 0: x_t + γ (lmo(g_t) - x_t), where γ is at most 1."""
     vertex = join([cast(ConvexSet, s.constraint).lmo(g) for g in each(s.estimate)])
-    share = gamma.clamp(max=1.0) if isinstance(gamma, Tensor) else min(gamma, 1.0)
+    share = min(gamma, 1.0) if isinstance(gamma, int | float) else gamma.clamp(max=1.0)
     return s.x.to(state_dtype(s.params[0]), copy=True).lerp_(vertex, share)
 
 
@@ -91,7 +91,7 @@ def _towards_vertex(s: View, gamma: Scalar) -> Tensor:
 def _in_a_matrix(s: View, gamma: Scalar, roots: list[Tensor | None] | None) -> Tensor:
     """H is no diagonal: what the set or the penalty needs of it says how."""
     y = _unconstrained(s, gamma)
-    if s.matrix.scope == "all" or (not isinstance(gamma, Tensor) and gamma == 0):
+    if s.matrix.scope == "all" or _is_zero(gamma):
         return y  # `_on_sets_jointly` has solved for the set
     needs = {part.needs for part in (s.constraint, s.penalty) if part is not None}
     return _in_eigenvectors(s, y, gamma, roots) if needs == {"eigen"} else _by_inverse(s, y)
@@ -169,6 +169,11 @@ def _on_sets_jointly(whole: View, views: list[View]) -> None:
     onto = iter(correction(sets, y, lambda v: list(each(whole.matrix.inverse(whole)(join(v))))))
     for view, gamma in zip(views, gammas, strict=True):
         view.direction = cast(Tensor, view.direction) + join([next(onto) for _ in view.params]) / gamma
+
+
+def _is_zero(gamma: Scalar) -> bool:
+    """Whether γ is the number 0. Tensors, and lists of a γ for each tensor, are not looked at."""
+    return isinstance(gamma, int | float) and gamma == 0
 
 
 def gamma_of_move(s: View) -> Scalar:

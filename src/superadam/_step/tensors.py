@@ -91,6 +91,9 @@ class TensorList:
     def __repr__(self) -> str:
         return f"TensorList({self.tensors})"
 
+    def __bool__(self) -> bool:
+        raise TypeError("a list of tensors is neither true nor false: compare numbers, or look at each of its tensors")
+
     def __getattr__(self, name: str) -> Callable[..., TensorList]:
         if name.startswith("__") or not callable(getattr(Tensor, name, None)):
             raise AttributeError(f"a list of tensors has no {name!r}: it has the element-wise methods of torch.Tensor")

@@ -166,6 +166,11 @@ class Spectral(PerTensor):
         known = self.dtype is None or isinstance(getattr(torch, str(self.dtype), None), torch.dtype)
         check(known, "dtype", self.dtype, "the name of a dtype, such as 'bfloat16', or None")
 
+    @property
+    def has_factors(self) -> bool:
+        """True with λ > 0: eigenvectors exist for finite gradients only, so that a step refuses others."""
+        return self.lam > 0
+
     def factor(self, m: int, n: int) -> float:
         """s."""
         if self.scale == "original":
@@ -211,8 +216,10 @@ class Spectral(PerTensor):
     def eigen(self, s: View) -> tuple[Rotation, Tensor, Rotation]:
         G = s.estimates
         left = G.shape[-2] <= G.shape[-1]
+        size = G.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(G.dtype).tiny)
+        G = G / size  # whose squares neither overflow nor vanish
         values, Q = eigh(G @ G.mT if left else G.mT @ G, "Spectral")
-        d = values.clamp(min=0).sqrt() / self.factor(*G.shape[-2:]) + self.lam
+        d = size.squeeze(-1) * values.clamp(min=0).sqrt() / self.factor(*G.shape[-2:]) + self.lam
         if left:
             return lambda x: Q.mT @ x, d.unsqueeze(-1), lambda x: Q @ x
         return lambda x: x @ Q, d.unsqueeze(-2), lambda x: x @ Q.mT

@@ -52,7 +52,7 @@ class LrReport:
             try:
                 from matplotlib import pyplot
             except ImportError:
-                raise ImportError("plot() needs matplotlib: pip install 'superadam[lab]'") from None
+                raise ImportError("plot() needs matplotlib: pip install superadam-lab") from None
             _, ax = pyplot.subplots()
         ax.plot(self.lrs, self.losses, alpha=0.3, label="loss")
         ax.plot(self.lrs, self.smoothed, label="averaged")

@@ -1,0 +1,65 @@
+"""The report as Markdown, for a repository or an issue."""
+
+from __future__ import annotations
+
+import math
+
+from superadam_lab.comparison.records import Results
+from superadam_lab.comparison.report import facts, paper
+from superadam_lab.comparison.statistics import Statistics, TaskStatistics
+from superadam_lab.comparison.verdict import Finding, Verdict, label
+
+__all__ = ["markdown"]
+
+
+def markdown(results: Results, found: Statistics, words: Verdict) -> str:
+    """The report as Markdown."""
+    headline = _plain(words.headline)
+    parts = [f"# {_plain(facts.title(results))}", _plain(facts.subtitle(results))]
+    parts.append(f"**{headline}**" if words.decided else headline)
+    parts += [_plain(text) for text in (words.undecided, words.basis, words.power) if text]
+    parts += _groups(words, words.findings)
+    parts += [f"> {_plain(caution)}" for caution in words.cautions]
+    for name, task in found.tasks.items():
+        parts.append(f"## {_plain(name)}")
+        if len(words.tasks) > 1:
+            parts += _groups(words, words.tasks[name])
+        parts.append(_table(found, task))
+    for budget, findings in words.budgets.items():
+        parts += [f"## With equal {budget}", _plain(facts.EQUAL[budget]), *_groups(words, findings)]
+    if found.ranks.means:
+        ranks = sorted(found.ranks.means.items(), key=lambda pair: pair[1])
+        parts.append("Mean ranks: " + ", ".join(f"{_plain(label(m))} {rank:.2f}" for m, rank in ranks) + ".")
+    parts += ["## How the runs were made", f"    {results.environment.get('command', '')}"]
+    parts.append("\n".join(f"- {k}: {_plain(v)}" for k, v in facts.made(results).items()))
+    parts += ["## For a paper", _plain(paper.paragraph(results, found)), f"```bibtex\n{paper.citation(results)}\n```"]
+    parts += ["## How to read this report", *map(_plain, facts.reading(found))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _groups(words: Verdict, findings: list[Finding]) -> list[str]:
+    made = []
+    for _, heading, group in words.groups(findings):
+        items = "\n".join(f"- **{_plain(label(f.method))}**: {_plain(f.text)}" for f in group)
+        made.append(f"{_plain(heading)}:\n\n{items}")
+    return made
+
+
+def _table(found: Statistics, task: TaskStatistics) -> str:
+    against = [head.format(label(found.baseline)) for head in facts.AGAINST]
+    heads = ["method", *map(facts.column, task.names), *against, "finished", "tuned options"]
+    rows = [heads, ["---"] * len(heads)]
+    for line in facts.lines(found, task):
+        cells = [*line.end, *line.against, facts.Cell(line.runs), line.chosen]
+        rows.append([label(line.method), *(f"{c.text} ({c.small})" if c.small else c.text for c in cells)])
+    target = f"Target: {task.target:.4g}. " if math.isfinite(task.target) else ""
+    table = "\n".join("| " + " | ".join(_plain(cell) for cell in row) + " |" for row in rows)
+    means = "Geometric means over seeds at the end of the runs (arithmetic means of accuracies), with 95 % intervals:"
+    return f"{target}{means}\n\n{table}"
+
+
+def _plain(text: str) -> str:
+    """Escape markup, because the options of a method may contain any characters."""
+    for character in "\\|<>*_`[]":
+        text = text.replace(character, "\\" + character)
+    return text
