@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def hooks(request):
-    """tests/conftest.py."""
+    """conftest.py of all tests."""
     return next(p for p in request.config.pluginmanager.get_plugins() if hasattr(p, "TOGETHER"))
 
 
