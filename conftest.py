@@ -35,7 +35,7 @@ def pytest_make_parametrize_id(val, argname):
 
 
 def pytest_collection_modifyitems(items):
-    """An id with the address of an object is another one in each process: xdist's processes could not share the tests."""
+    """An id with an address is another one in each process: xdist's processes could not share the tests."""
     if found := [item.nodeid for item in items if re.search(r"\bat 0x[0-9a-f]+|<lambda>", item.name)]:
         raise pytest.UsageError(f"ids of tests are not names, give them ids=: {', '.join(found)}")
 

@@ -11,7 +11,9 @@ def hooks(request):
     return next(p for p in request.config.pluginmanager.get_plugins() if hasattr(p, "TOGETHER"))
 
 
-@pytest.mark.parametrize("name", ["test[<function f at 0x7fe6f6c84a40>]", "test[{'f': <lambda>}]"], ids=["address", "lambda"])
+@pytest.mark.parametrize(
+    "name", ["test[<function f at 0x7fe6f6c84a40>]", "test[{'f': <lambda>}]"], ids=["address", "lambda"]
+)
 def test_an_id_with_an_address_ends_the_collection(hooks, name):
     with pytest.raises(pytest.UsageError, match=r"not names.*a\.py::test\["):
         hooks.pytest_collection_modifyitems([SimpleNamespace(name=name, nodeid=f"a.py::{name}")])
