@@ -65,7 +65,7 @@ Formulas and references are in the [API](api/zoo.md).
 
 OF_TORCH_INTRO = """\
 For each optimizer of torch.optim, the method that takes the same steps: in float64 the points agree to 1e-12
-(`tests/test_zoo.py`, `tests/test_zoo_later.py`). torch computes Muon's polynomial in bfloat16, so Muon is compared to
+(`tests/zoo`). torch computes Muon's polynomial in bfloat16, so Muon is compared to
 2e-3 after 100 steps of 0.01 (`tests/matrices/test_per_tensor.py`)."""
 
 OF_PACKAGES_INTRO = """\
@@ -96,7 +96,7 @@ OF_PACKAGES = [
 ]
 
 NOT_COMPARED = """\
-`sophia_g` and `dog` are compared with their published formulas only (`tests/test_zoo_later.py`,
+`sophia_g` and `dog` are compared with their published formulas only (`tests/zoo/test_later.py`,
 `tests/test_stepsizes.py`). Matrix methods are compared in `tests/peers/test_matrices.py`."""
 
 MOST_USED_INTRO = """\

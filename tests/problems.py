@@ -23,6 +23,10 @@ LR = {"1": 0.01, "2": 0.005, "3": 0.05, "4a": 0.01, "4b": 0.005}
 SHAPES = [(3,), (2, 5), (), (1, 2, 3), (0,), (7,)]
 
 
+def equal(actual, expected, tol=1e-12):
+    torch.testing.assert_close(actual, expected, rtol=tol, atol=tol)
+
+
 class Stochastic:
     """A non-convex f(x; ξ) = Σ log(1 + (x - a_ξ)²) + ¼ sin(w_ξ·x) on the coordinates of several tensors."""
 

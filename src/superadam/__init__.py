@@ -35,5 +35,4 @@ __all__ = [
     "twice",
     "zoo",
 ]
-payoff = noise_model  # its earlier name
 __version__ = "0.1.0"

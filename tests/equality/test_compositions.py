@@ -333,7 +333,7 @@ def compositions(draw):
     """Options of `SuperAdam`, and the weight α of a corrected gradient."""
     matrix = draw(MATRICES[draw(st.sampled_from(sorted(MATRICES)))])
     tau, alpha = draw(TAU), None
-    # Case 3 with a corrected gradient: see test_zoo.py, test_curvature_does_not_depend_on_the_estimator.
+    # Case 3 with a corrected gradient: see zoo/test_compositions.py, test_curvature_does_not_depend_on_the_estimator.
     if draw(FLAG) and matrix.spec()["type"] != "BarzilaiBorwein":
         alpha = draw(number(0.05, 1))
         options = {

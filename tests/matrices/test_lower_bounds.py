@@ -66,3 +66,41 @@ def test_shampoos_bound_is_reached(one_sided_above):
     opt.step()
     assert monitor.last["H_min"] == pytest.approx(matrix.lower_bound)
     assert monitor.last["H_max"] == pytest.approx(matrix.lower_bound)
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        *(
+            kind()
+            for kind in Matrix._names.values()
+            if kind.__module__.startswith("superadam.") and kind.scope != "tensor"
+        ),
+        matrices.SCAdaGrad(xi1=5.0, xi2=2.0),
+        matrices.AMSGrad(lam=0.01, power=0.125, lam_inside=True),
+        matrices.AMSGrad(lam=0.01, power=0.125),
+        matrices.AdaBound(lam=1.0, final=100.0),
+        matrices.AccumulatedNorm(omega=4.0, k=3.0, past=True),
+        matrices.EstimateNorm(floor=0.1, scale=2.0),
+    ],
+    ids=str,
+)
+def test_no_H_is_below_the_lower_bound_of_its_matrix(matrix):
+    """Whatever the gradients are: from 1e-9 to 1e3 here."""
+    if matrix.scope == "all":
+        assert matrix.lower_bound == 0
+        return
+    if isinstance(matrix, matrices.ByShape) or matrix.vanishes:
+        pytest.skip("its parts are here, or H is 0")
+    x = torch.nn.Parameter(torch.ones(8, dtype=torch.float64))
+    opt = SuperAdam([x], lr=1e-3, matrix=matrix)
+    scale = 10 ** (12 * torch.rand(8, dtype=torch.float64) - 9)
+
+    def closure():
+        x.grad = scale * torch.randn(8, dtype=torch.float64)
+        return 0.0
+
+    for _ in range(200):
+        opt.step(closure)
+        (view,) = opt._grouped(lambda p, state: True)
+        assert matrix.H(view.bound()).min() >= matrix.lower_bound * (1 - 1e-12)

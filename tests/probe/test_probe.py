@@ -11,9 +11,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-import superadam
 from superadam import SuperAdam, matrices, noise_model, probe, schedules
-from superadam.probe import payoff
 
 
 def squared(model, batch):
@@ -382,7 +380,3 @@ def test_report_is_frozen_and_readable():
         report.noise = 0.0
     assert str(report).startswith("probe: 8 batches, 56 gradients")
     assert "verdict: " in str(report)
-
-
-def test_the_noise_model_has_its_earlier_name_too():
-    assert payoff is superadam.payoff is noise_model

@@ -2,7 +2,6 @@
 
 import copy
 import importlib
-from pathlib import Path
 
 import pytest
 import torch
@@ -448,11 +447,3 @@ def test_an_error_in_an_evaluation_leaves_no_turn_open(make_trainer):
     trainer.optimizer.optimizer.restart()
     trainer.train()
     assert current() is None
-
-
-@pytest.mark.parametrize("trainer", ["accelerate", "lightning", "transformers"])
-def test_programs_are_short(trainer):
-    """What a trainer takes fits on a page."""
-    programs = list((Path(__file__).parents[1] / "programs").glob(f"{trainer}_*.py"))
-    assert programs
-    assert all(len(path.read_text().splitlines()) <= 60 for path in programs)

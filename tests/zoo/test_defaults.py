@@ -148,18 +148,6 @@ def test_the_papers_schedules_get_an_lr_for_their_largest_mu(tau, lr):
     assert create("super_adam", [x], tau=tau).param_groups[0]["lr"] == lr
 
 
-def test_a_checkpoint_of_another_default_loads():
-    """Versions before had the paper's schedules. What was saved wins, unless another schedule was asked for."""
-    x = torch.zeros(2, requires_grad=True)
-    saved = SuperAdam([x], lr=1e-3, schedule="Paper").state_dict()
-    opt = SuperAdam([x])
-    opt.load_state_dict(saved)
-    assert opt.param_groups[0]["schedule"] == saved["param_groups"][0]["schedule"]
-    assert opt.param_groups[0]["lr"] == 1e-3
-    with pytest.raises(ValueError, match="schedule=Paper there and schedule=Constant here"):
-        SuperAdam([x], schedule="Constant").load_state_dict(saved)
-
-
 class WarmUp(schedules.Schedule):
     def mu_t(self, t, tau):
         return t / (t + 1000)

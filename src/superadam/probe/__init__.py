@@ -5,5 +5,3 @@ from superadam.probe.range_test import LrReport, find_lr
 from superadam.probe.report import ProbeReport, probe
 
 __all__ = ["LrReport", "ProbeReport", "find_lr", "noise_model", "probe"]
-
-payoff = noise_model  # its earlier name

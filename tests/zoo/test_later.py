@@ -5,22 +5,14 @@ import math
 import pytest
 import torch
 
-from problems import SHAPES, Stochastic, train
-from superadam import SuperAdam, create, estimators, iterates, matrices, schedules, sets, stepsizes
-from ways import result, tiny
+from problems import SHAPES, Stochastic, equal, train
+from superadam import SuperAdam, create, estimators, iterates, matrices, schedules, sets
 
 STEPS = 40
+
 SAMPLES = list(range(STEPS))
+
 SIZES = [torch.Size(shape).numel() for shape in SHAPES]
-
-assert tiny  # a fixture is used by its name
-
-
-def equal(actual, expected, tol=1e-12):
-    torch.testing.assert_close(actual, expected, rtol=tol, atol=tol)
-
-
-# Each function gives x_{T+1}: `grad(x, i)` on one vector, a loop, the paper's formula.
 
 
 def plain_lion(grad, x, lr=5e-4, betas=(0.9, 0.99), weight_decay=0.0):
@@ -130,34 +122,6 @@ PLAIN = {
     "cautious_adamw": (plain_cautious_adamw, {"lr": 0.01}),
     "cautious_adamw-other": (plain_cautious_adamw, {"lr": 0.01, "kappa": 3.0, "betas": (0.8, 0.9)}),
 }
-
-
-ADAFACTOR = [
-    {},
-    {"lr": 0.3, "beta2_decay": -0.6, "eps": (1e-3, 0.1), "d": 1.1},
-    {"weight_decay": 0.3, "maximize": True},
-]
-
-
-@pytest.mark.parametrize("how", [{}, {"foreach": False}, {"capturable": True}], ids=str)
-@pytest.mark.parametrize("options", ADAFACTOR, ids=str)
-def test_adafactor_equals_torch(options, how):
-    """On tensors that have elements, which torch's needs."""
-    problem = Stochastic(shapes=[(3,), (2, 5), (), (2, 2, 3), (2, 2, 3), (7,), (2, 5)])
-    mine, others = problem.params(), problem.params()
-    opt, other = create("adafactor", mine, **options, **how), torch.optim.Adafactor(others, **options)
-    for i in SAMPLES:
-        opt.step(problem.closure(opt, mine, i))
-        other.step(problem.closure(other, others, i))
-        equal(problem.join(mine).detach(), problem.join(others).detach())
-    assert (problem.join(mine).detach() - problem.x_1).abs().max() > 0.05
-
-
-def test_adafactor_keeps_rows_and_columns():
-    opt = create("adafactor", torch.nn.Linear(200, 300))
-    opt.init_state()
-    kept = [sum(t.numel() for k, t in s.items() if torch.is_tensor(t) and k != "g") for s in opt.state.values()]
-    assert kept == [501, 301]
 
 
 @pytest.mark.parametrize("how", [{}, {"foreach": False}, {"capturable": True}], ids=str)
@@ -287,106 +251,6 @@ def test_a_method_of_three_averages_says_so(name):
         create(name, torch.nn.Linear(2, 2), betas=(0.9, 1.5, 0.99))
     with pytest.raises(ValueError, match=r"\(expected two numbers\)"):
         create("adamw", torch.nn.Linear(2, 2), betas=(0.9, 0.99, 0.999))
-
-
-# ------------------------------------------------------------------------------------- RMSprop, ASGD, Rprop
-
-
-@pytest.mark.parametrize("capturable", [False, True])
-def test_the_average_of_asgd_is_torchs(capturable, request):
-    torch.set_default_dtype(torch.float64)  # in which torch keeps the weights of the average
-    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
-    problem, options = Stochastic(), {"lr": 0.05, "lambd": 0.1, "t0": 5, "weight_decay": 0.2}
-    mine, others = problem.params(), problem.params()
-    opt, other = create("asgd", mine, **options, capturable=capturable), torch.optim.ASGD(others, **options)
-    for i in SAMPLES:
-        opt.step(problem.closure(opt, mine, i))
-        other.step(problem.closure(other, others, i))
-    equal(problem.join(mine).detach(), problem.join(others).detach())
-    with opt.at_x():
-        equal(problem.join(mine).detach(), problem.join([other.state[p]["ax"] for p in others]))
-
-
-def test_asgd_of_a_group_with_a_weight_decay_of_its_own_keeps_lambd():
-    x = [torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)]
-    opt = create("asgd", [{"params": x[:1], "weight_decay": 0.5}, {"params": x[1:]}], lambd=0.25)
-    assert [group["weight_decay"] for group in opt.param_groups] == [0.75, 0.25]
-
-
-@pytest.mark.parametrize("how", [{}, {"foreach": True}, {"capturable": True}, {"differentiable": True}], ids=str)
-@pytest.mark.parametrize(
-    ("name", "theirs", "options"),
-    [
-        ("rmsprop", torch.optim.RMSprop, {"momentum": 0.9, "centered": True, "weight_decay": 0.1, "eps": 1e-4}),
-        ("rprop", torch.optim.Rprop, {"lr": 0.03}),
-        ("sgd", torch.optim.SGD, {"lr": 0.01, "momentum": 0.9, "nesterov": True}),
-    ],
-)
-def test_equals_torch_in_all_ways(name, theirs, options, how):
-    problem = Stochastic()
-    mine, others = problem.params(), problem.params()
-    if "differentiable" in how:
-        mine = [(p * 1.0) for p in mine]
-        [p.retain_grad() for p in mine]
-    opt, other = create(name, mine, **options, **how), theirs(others, **options)
-    for i in range(12):
-        x = problem.join(mine).detach()
-        for p, grad in zip(mine, problem.grad(x, i).split([p.numel() for p in mine]), strict=True):
-            p.grad = grad.reshape(p.shape)
-        opt.step()
-        other.step(problem.closure(other, others, i))
-    equal(problem.join(mine).detach(), problem.join(others).detach())
-
-
-@pytest.mark.parametrize("more", [{}, {"clip": 0.5}, {"constraint": sets.Box(-0.8, 0.9)}], ids=str)
-@pytest.mark.usefixtures("tiny")
-def test_momentum_of_steps_is_the_same_in_pieces(more):
-    options = {"matrix": matrices.Centered(0.9, 1e-3), "estimator": estimators.HeavyBall(0.8), "weight_decay": 0.1}
-    expected = result(**options, **more, foreach=False)
-    for how in ({}, {"foreach": True}, {"capturable": True}):
-        actual = result(**options, **more, **how)
-        equal(actual[0], expected[0])
-
-
-@pytest.mark.parametrize("constraint", [sets.Simplex(), sets.Box(-0.2, 0.3), sets.L2Ball(0.5)], ids=str)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"matrix": matrices.Centered(lam=1e-3), "estimator": estimators.HeavyBall(0.8)},
-        {"matrix": matrices.Resilient()},
-        {"matrix": matrices.Identity(), "stepsize": stepsizes.Decaying(1.0), "iterate": iterates.Averaged(1.0, 2)},
-    ],
-    ids=str,
-)
-def test_torchs_methods_stay_in_a_set(options, constraint):
-    problem = Stochastic([(3,), (2, 5), (4, 2)])
-    params = problem.params()
-    opt = SuperAdam(params, lr=0.05, constraint=constraint, schedule=schedules.Constant(alpha=1.0), **options)
-    start = problem.join(params).detach().clone()
-    for i in range(10):
-        opt.step(problem.closure(opt, params, i))
-        assert opt.feasibility() < 1e-9
-        with opt.at_x():
-            assert opt.feasibility() < 1e-9
-    assert (problem.join(params).detach() - start).abs().max() > 0.01
-
-
-def test_momentum_of_steps_cannot_begin_later():
-    """Without momentum g is the newest gradient: nothing in the state is a step."""
-    x = torch.ones(2, requires_grad=True)
-    opt = create("rmsprop", [x])
-    x.grad = torch.ones(2)
-    opt.step()
-    opt.param_groups[0]["momentum"] = 0.9
-    with pytest.raises(ValueError, match="with a non-zero momentum"):
-        opt.step()
-    with pytest.raises(ValueError, match="this g_t depends on H_t: a circular definition"):
-        create("rmsprop", [x], momentum=0.9, matrix="Sign")
-    with pytest.raises(ValueError, match="zero dampening"):
-        create("sgd", [x], nesterov=True)
-
-
-# ------------------------------------------------------------------------------------------------- Sophia
 
 
 def test_sophia_equals_its_formula():

@@ -1,0 +1,134 @@
+"""Methods are found by name and by pattern, and refuse what is unknown or out of range."""
+
+import pytest
+import torch
+
+from problems import SuperAdam
+from superadam import create, list_methods, zoo
+
+NAMES = [
+    "sgd",
+    "adagrad",
+    "sc_adagrad",
+    "sadagrad",
+    "adadelta",
+    "adam",
+    "adamw",
+    "amsgrad",
+    "yogi",
+    "padam",
+    "generalized_adam",
+    "adabound",
+    "adabelief",
+    "adagrad_norm",
+    "adaptive_sgd",
+    "storm",
+    "nigt",
+    "adam_plus",
+    "mars",
+    "mars_approx",
+    "sdlbfgs",
+    "super_adam",
+    "super_adam_plus",
+    "adamw_ahead",
+    "adafactor",
+    "adam_mini",
+    "adan",
+    "dog",
+    "lamb",
+    "lars",
+    "prodigy",
+    "adamax",
+    "ademamix",
+    "adopt",
+    "cautious_adamw",
+    "lion",
+    "nadam",
+    "nadamw",
+    "radam",
+    "rmsprop",
+    "rprop",
+    "asgd",
+    "schedule_free_adamw",
+    "sophia_g",
+    "stable_adamw",
+    "muon",
+    "shampoo",
+    "soap",
+    "kl_shampoo",
+    "psgd_kron",
+    "mars_m",
+    "mars_shampoo",
+    "limuon",
+]
+
+
+def test_every_method_is_listed_and_can_be_created():
+    assert set(list_methods()) == set(NAMES) == set(zoo.METHODS)
+    for name, line in list_methods().items():
+        assert len(line) > 10
+        assert not line.endswith(".")
+        opt = create(name, torch.nn.Linear(2, 1))
+        assert isinstance(opt, SuperAdam)
+        assert getattr(zoo, name) is zoo.METHODS[name]
+
+
+def test_the_learning_rate_may_come_third():
+    """As in torch.optim; and it wins over that of a preset."""
+    for preset in (None, "cifar10"):
+        opt = zoo.create("super_adam", torch.nn.Linear(2, 1), 0.5, preset=preset)
+        assert opt.param_groups[0]["lr"] == 0.5
+
+
+def test_methods_are_listed_by_pattern():
+    assert list(list_methods("ada*")) == sorted(n for n in NAMES if n.startswith("ada"))
+    assert list(list_methods("*storm*")) == ["storm"]
+    assert list(list_methods("mars*")) == ["mars", "mars_approx", "mars_m", "mars_shampoo"]
+    assert list(list_methods("adam?")) == ["adamw"]
+    with pytest.raises(ValueError, match="No method matches 'lyons'"):
+        list_methods("lyons")
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("addam", "adam"), ("AdamW", "adamw"), ("stormy", "storm")])
+def test_unknown_methods_get_a_suggestion(wrong, right):
+    with pytest.raises(ValueError, match=f"Unknown method {wrong!r}: did you mean {right!r}"):
+        create(wrong, torch.nn.Linear(2, 1))
+
+
+def test_unknown_methods_without_a_likeness_get_the_list():
+    with pytest.raises(ValueError, match=r"known: .*adam.*yogi"):
+        create("zzz", torch.nn.Linear(2, 1))
+
+
+def test_unknown_options_get_a_suggestion():
+    with pytest.raises(TypeError, match="did you mean 'foreach'"):
+        create("adam", torch.nn.Linear(2, 1), foreahc=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("adam", {"betas": (1.0, 0.9)}),
+        ("adam", {"betas": (0.9, -0.1)}),
+        ("adam", {"eps": -1.0}),
+        ("adam", {"lr": -1.0}),
+        ("sgd", {"momentum": 1.0}),
+        ("sgd", {"momentum": 0.9, "dampening": 1.0}),
+        ("adabound", {"lr": 0.0}),
+        ("adabound", {"final_lr": 0.0}),
+        ("nigt", {"momentum": 1.0}),
+        ("adam_plus", {"beta": 0.0}),
+        ("mars", {"gamma": 2.0}),
+        ("padam", {"partial": 0.7}),
+        ("sadagrad", {"length": 0}),
+        ("sc_adagrad", {"xi1": 0.0}),
+        ("storm", {"c": 0.0}),
+        ("sdlbfgs", {"history": 0}),
+        ("yogi", {"initial_accumulator": -1.0}),
+        ("adaptive_sgd", {"omega": 0.0}),  # the first step would divide by ω + an empty sum
+    ],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(name, options):
+    with pytest.raises(ValueError, match="Invalid"):
+        create(name, torch.nn.Linear(2, 1), **options)
