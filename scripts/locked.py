@@ -25,9 +25,9 @@ import kept
 import superadam_lab as lab
 from search import ADAMW, DATA, NAME, PEERS, PUBLISHED, ROOT
 from superadam_lab import bench
-from superadam_lab.comparison.intervals import Estimate
-from superadam_lab.comparison.statistics import Comparison, Ratio, Statistics, analyse
-from superadam_lab.comparison.verdict import losses, verdict
+from superadam_lab.comparison.statistics.analysis import Comparison, Ratio, Statistics, analyse
+from superadam_lab.comparison.statistics.intervals import Estimate
+from superadam_lab.comparison.verdict.words import losses, verdict
 
 PAGE = ROOT / "docs" / "results.md"
 MUON = "muon adjust_lr_fn=match_rms_adamw weight_decay=0.01 lr=1e-3:0.1"  # torch's takes no kernels of convolutions

@@ -15,8 +15,8 @@ import kept
 import superadam_lab as lab
 from superadam_lab import bench
 from superadam_lab.comparison.records import Results
-from superadam_lab.comparison.statistics import Ratio, TaskStatistics, analyse
-from superadam_lab.comparison.verdict import losses
+from superadam_lab.comparison.statistics.analysis import Ratio, TaskStatistics, analyse
+from superadam_lab.comparison.verdict.words import losses
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "data" / "matrix_family.json"
