@@ -8,7 +8,7 @@ WORKERS ?= 2
 # With bytecode, whatever the environment says: each of the hundred processes would compile everything anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: help chromium demo test coverage test-slow test-versions lint format docs pictures dist clean
+.PHONY: help chromium demo test coverage test-slow test-versions research lint format docs pictures dist clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,10 @@ coverage: $(VENV)/test.stamp chromium  ## the same tests, with the lines that th
 test-slow: $(VENV)/slow.stamp  ## the tests marked slow; properties on thousands of random examples
 	$(PYTEST) -m "slow or hypothesis" --hypothesis-profile=random
 
+# Apart from `test`: records of what was found, of no use to whoever changes the optimizer.
+research: $(VENV)/test.stamp  ## recompute the pages of research/ from the stored data; fails where a number differs
+	$(PYTEST) --import-mode=importlib -m "not slow" research
+
 # The examples as a user's checker sees them: without our settings, and their functions without types checked, too.
 lint: $(VENV)/test.stamp  ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -63,8 +67,9 @@ format: $(VENV)/test.stamp  ## let ruff rewrite
 docs: $(VENV)/docs.stamp  ## build the site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-pictures: $(VENV)/lab.stamp  ## draw the pictures of the docs
+pictures: $(VENV)/lab.stamp  ## draw the pictures of the docs and of research/
 	$(BIN)/python scripts/pictures.py
+	$(BIN)/python -m research.pictures
 
 # Several GB in ~/.cache/superadam/versions, or where VERSIONS says.
 VERSIONS ?= $(HOME)/.cache/superadam/versions

@@ -29,6 +29,17 @@ TOGETHER = {
 }
 
 
+def pytest_make_parametrize_id(val, argname):
+    """A lambda has no name of its own: it is called what the parameter is called."""
+    return argname if getattr(val, "__name__", None) == "<lambda>" else None
+
+
+def pytest_collection_modifyitems(items):
+    """An id with an address is another one in each process: xdist's processes could not share the tests."""
+    if found := [item.nodeid for item in items if re.search(r"\bat 0x[0-9a-f]+|<lambda>", item.name)]:
+        raise pytest.UsageError(f"ids of tests are not names, give them ids=: {', '.join(found)}")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Not by xdist's own groups, which pytest 9.2 ignores (xdist 3.8 writes a field that it does not read any more)."""

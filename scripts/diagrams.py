@@ -79,7 +79,7 @@ def algorithm():
         panel.text(0.12, y, method, va="center", fontsize=9, weight="bold")
         for name, x in columns.items():
             panel.text(x, y, parts[name], va="center", fontsize=9)
-    style.save(fig, "algorithm")
+    style.save(fig, style.IMG / "algorithm.svg")
 
 
 # What happens, and in which modules; then the same for τ > 0.
@@ -136,4 +136,4 @@ def step():
         box(panel, x, y, 1.38, height, style.BLUE)
         panel.text(x + 0.69, y + 0.17, what, va="center", ha="center")
         panel.text(x + 0.69, y + 0.38, where, va="center", ha="center", fontsize=8.5, color=style.BLUE)
-    style.save(fig, "step")
+    style.save(fig, style.IMG / "step.svg")

@@ -1,7 +1,8 @@
 r"""For the docs: what is made while the site is built.
 
 Tutorials and examples are run, and become pages with what they have printed and drawn. docs/errors.md gets a list of
-all messages.
+all messages. The pages of research/ are part of the site, below research/: links lead there and back as in the
+repository.
 
 Formulas become MathML, which browsers draw without a script or the network. `pymdownx.arithmatex` finds TeX in pages
 and docstrings and marks it. In prose, x_t and T^(-1/3) become subscripts and superscripts; code is left alone.
@@ -24,6 +25,7 @@ import command_page
 import gallery
 import messages
 import notebooks
+from style import ROOT
 
 log = logging.getLogger("mkdocs.hooks.superadam")
 
@@ -48,14 +50,21 @@ def on_files(files, config, **kwargs):
     for path, content in drawn.items():
         if path.endswith(".svg"):
             files.append(File.generated(config, f"gallery/{path}", content=content))
+    hidden = InclusionLevel.NOT_IN_NAV
     for name in (name for section in gallery.listed().values() for name in section):
-        text, hidden = gallery.page(name, drawn), InclusionLevel.NOT_IN_NAV
+        text = gallery.page(name, drawn)
         files.append(File.generated(config, f"gallery/{name}.md", content=text, inclusion=hidden))
+    for path in (ROOT / "research").rglob("*"):
+        if path.suffix in (".md", ".svg", ".png", ".html"):
+            place = path.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, place, abs_src_path=str(path), inclusion=hidden))
     return files
 
 
 def on_page_markdown(markdown, page, files, **kwargs):
-    """The cards of the gallery, the messages of errors, and the options of the command."""
+    """The cards of the gallery, the messages of errors, and the options of the command; links from docs to research
+    and back."""
+    markdown = in_the_site(markdown, page.file.src_uri)
     if page.file.src_uri == "errors.md":
         return markdown.replace(messages.MARK, messages.section())
     if page.file.src_uri == "command.md":
@@ -69,6 +78,19 @@ def on_page_markdown(markdown, page, files, **kwargs):
     return markdown.replace(
         CARDS, "\n\n".join(["## Tutorials", gallery.grid(tutorials), gallery.cards(gallery.made())])
     )
+
+
+def in_the_site(markdown, place):
+    """Links as they lead in the site, where docs/ is the root and research/ lies in it.
+
+    >>> in_the_site("[a](../research/rates/README.md#b)", "results.md")
+    '[a](research/rates/README.md#b)'
+    >>> in_the_site("[a](../../docs/theory.md), [b](../speed/README.md)", "research/rates/README.md")
+    '[a](../../theory.md), [b](../speed/README.md)'
+    """
+    if place.startswith("research/"):
+        return re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", markdown)
+    return re.sub(r"\]\(((?:\.\./)*)\.\./research/", r"](\1research/", markdown)
 
 
 def on_page_content(content, page=None, **kwargs):

@@ -149,7 +149,7 @@ REFERENCES = {
         "2304.13013",
     ),
     "storm": ("Cutkosky and Orabona 2019", "Momentum-Based Variance Reduction in Non-Convex SGD", "1905.10018"),
-    "adamw_ahead": ("this project 2026", "A First Search, Without Warm-Up", "first-search.md"),
+    "adamw_ahead": ("this project 2026", "A First Search, Without Warm-Up", "../research/first_search/README.md"),
     "super_adam": (
         "Huang et al. 2021",
         "SUPER-ADAM: Faster and Universal Framework of Adaptive Gradients",

@@ -35,7 +35,7 @@ def ordered():
         panel.set(xticks=[], yticks=[0, 1])
     shown = ["nearest in the metric d (the size of the points)", "nearest in the Euclidean one"]
     fig.legend([exact, plain], shown, loc="outside lower center", ncols=2, fontsize=8.5)
-    style.save(fig, "ordered")
+    style.save(fig, style.IMG / "ordered.svg")
 
 
 def assignment(shown=(0, 12, 300)):
@@ -59,7 +59,7 @@ def birkhoff():
     for panel, (step, P) in zip(panels, seen.items(), strict=True):
         _tiles(panel, P)
         panel.set_title(f"after {step} steps" if step else "at the start")
-    style.save(fig, "birkhoff")
+    style.save(fig, style.IMG / "birkhoff.svg")
 
 
 def _tiles(panel, P):
@@ -103,4 +103,4 @@ def transport():
         panel.set(xticks=[], yticks=[])
     handles, labels = panels[0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside lower center", ncols=2, markerscale=0.5)
-    style.save(fig, "transport")
+    style.save(fig, style.IMG / "transport.svg")

@@ -1,11 +1,10 @@
-"""How the pictures of the docs look, and where they and the numbers behind them are.
+"""How the pictures of the docs and of research look.
 
 Pictures are SVG, six inches wide, so that their text can still be read on a telephone (380 pixels), and have a
 background of their own: a light one, or a dark one where the page is dark. The same numbers make the same bytes.
 """
 
 import io
-import json
 from pathlib import Path
 
 import matplotlib
@@ -14,7 +13,7 @@ matplotlib.use("svg")
 from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
-IMG, DATA = ROOT / "docs" / "img", ROOT / "docs" / "data"
+IMG = ROOT / "docs" / "img"
 
 WIDTH = 6.0
 PAPER, INK, FAINT = "#fdfdfd", "#22262b", "#d9dce1"
@@ -67,19 +66,7 @@ def with_dark(text):
     return text.replace("<defs>", f"{css}\n <defs>", 1)
 
 
-def save(fig, name):
-    """Write docs/img/<name>.svg."""
-    path = IMG / f"{name}.svg"
+def save(fig, path):
+    """Write the figure as an SVG file."""
     path.write_text(svg(fig))
     print(f"{path}, {path.stat().st_size // 1000} kB")
-
-
-def keep(name, numbers):
-    """Write docs/data/<name>.json, which the picture of that name is drawn from."""
-    path = DATA / f"{name}.json"
-    path.write_text(json.dumps(numbers, separators=(",", ":")) + "\n")
-    print(f"{path}, {path.stat().st_size // 1000} kB")
-
-
-def kept(name):
-    return json.loads((DATA / f"{name}.json").read_text())

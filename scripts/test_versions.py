@@ -39,7 +39,7 @@ NEEDS = ["expecttest", "hypothesis", "mpmath", "numpy", "pytest", "pytest-xdist"
 NOT_CORE = {
     *("docs", "fuzz", "peers", "trainers"),
     "monitor/test_figures.py",
-    *(f"test_{name}.py" for name in ("gpu_scripts", "types")),
+    *(f"test_{name}.py" for name in ("gpu_check", "types")),
     "test_versions_of_torch.py",
 }
 COUNTS = ("passed", "failed", "skipped")

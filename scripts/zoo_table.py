@@ -233,7 +233,9 @@ def state(name):
 
 def times():
     """A step over torch's fused AdamW, by the newest report that has it."""
-    reports = [json.loads((ROOT / "docs" / "data" / name).read_text()) for name in ("bench_later.json", "bench.json")]
+    reports = [
+        json.loads((ROOT / "research" / "speed" / name).read_text()) for name in ("bench_later.json", "bench.json")
+    ]
     rows = [report["models"]["resnet18"]["rows"] for report in reports]
     return {name: f"{row['to_fused']['median']:.2g}" for of_report in rows for name, row in of_report.items()}
 

@@ -1,13 +1,9 @@
 """`torch.compile(opt.step)`, or of a function that calls it, takes the steps that are taken without."""
 
-import json
-import re
-
 import pytest
 import torch
 from torch import nn
 
-import compiled_step
 from problems import SuperAdam
 from superadam import create, list_methods, twice
 from ways import made, tiny
@@ -156,32 +152,3 @@ def test_options_that_change_in_every_step_make_no_kernels(made, tiny):
         step()
         scheduler.step()
     assert not made
-
-
-# ------------------------------------------------------------------------------------------------------------ the page
-
-
-def between(marks):
-    begin, end = marks
-    return compiled_step.PAGE.read_text().split(begin)[1].split(end)[0].strip().splitlines()
-
-
-def test_the_page_says_how_each_method_runs():
-    assert between(compiled_step.MARKS_METHODS) == compiled_step.methods()
-    listed = re.findall(r"`(\w+)`", "".join(between(compiled_step.MARKS_METHODS)))
-    one_gradient = [name for name in list_methods() if not create(name, nn.Linear(1, 1)).two_point]
-    assert sorted(listed) == sorted(one_gradient)
-
-
-@pytest.mark.parametrize("name", ["yogi", "lion", "adan"])
-def test_a_method_that_is_said_to_have_kernels_has_one(name, made, tiny):
-    (row,) = [line for line in compiled_step.methods() if f"`{name}`" in line]
-    assert row.startswith("| our kernels |")
-    model = nn.Linear(4, 5).double()
-    list(counts(create(name, model), model, steps=3))
-    assert made
-
-
-@pytest.mark.skipif(not compiled_step.RESULTS.exists(), reason="not measured yet: compiled_step.py --write")
-def test_the_table_is_that_of_the_results():
-    assert between(compiled_step.MARKS) == compiled_step.tables(json.loads(compiled_step.RESULTS.read_text()))

@@ -1,6 +1,5 @@
 """The theorems: their inequalities hold, their numbers are right, and SuperAdam stays under their bounds."""
 
-import importlib.util
 import math
 import random
 import re
@@ -13,11 +12,6 @@ from superadam import SuperAdam, iterates, matrices, penalties, schedules, sets,
 from superadam.matrices import Matrix
 from superadam.penalties import combined_argmin
 from superadam.theory import Problem
-
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "rates.py"
-spec = importlib.util.spec_from_file_location("rates", SCRIPT)
-rates = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(rates)
 
 TAUS = pytest.mark.parametrize("tau", [0, 1])
 
@@ -336,21 +330,7 @@ def test_complexity_compares_both():
         assert theory.suggest(problem, T, tau=1).bound.value < theory.suggest(problem, 2 * T - 1, tau=0).bound.value
 
 
-@TAUS
-def test_gradient_evaluations_are_counted_as_the_optimizer_does(tau):
-    x = torch.nn.Parameter(torch.ones(2))
-    opt = SuperAdam([x], tau=float(tau))
-
-    def closure():
-        x.grad = x.detach().clone()
-        return 0.0
-
-    for _ in range(10):
-        opt.step(closure)
-    assert opt.gradient_evaluations == rates.evaluations(tau, 10)
-
-
-PAGE = (SCRIPT.parent.parent / "docs" / "theory.md").read_text()
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "theory.md").read_text()
 PRINTED = re.findall(r"^```python\n(.*?)^```\n\nprints\n\n```text\n(.*?)^```", PAGE, flags=re.M | re.S)
 
 
@@ -463,76 +443,3 @@ def test_no_H_is_below_the_lower_bound_of_its_matrix(matrix):
         opt.step(closure)
         (view,) = opt._grouped(lambda p, state: True)
         assert matrix.H(view.bound()).min() >= matrix.lower_bound * (1 - 1e-12)
-
-
-# The rates, by scripts/rates.py.
-
-
-@TAUS
-def test_the_problem_of_the_rates_is_what_it_says(tau):
-    """L, σ, the gradient and f(x_1) - f*, by quadrature over ξ."""
-    waves = rates.Waves([1.0, 0.5, 0.125])
-    problem = waves.problem(tau)
-    n = 2000
-    xi = (waves.width * (2 * (torch.arange(n, dtype=torch.float64) + 0.5) / n - 1))[:, None].expand(n, 3)
-
-    def f(x):
-        return rates.AMPLITUDE**2 * (1 - (waves.s * x / rates.AMPLITUDE - xi).cos()).sum(1).mean()
-
-    for x in (waves.x_1(1)[0], *(3 * randn(50, 3))):
-        each = waves.stochastic_gradient(x, xi)
-        torch.testing.assert_close(each.mean(0), waves.gradient(x), atol=1e-6, rtol=0)
-        assert (each - each.mean(0)).square().mean(0).sum() <= problem.sigma**2 * (1 + 1e-6)
-        y = x + 1e-4 * randn(3)
-        change = waves.gradient(x) - waves.gradient(y) if tau == 0 else each - waves.stochastic_gradient(y, xi)
-        assert (change.norm(dim=-1) <= problem.L * (x - y).norm() * (1 + 1e-6)).all()
-        assert f(x) >= f(torch.zeros(3))
-    at_0 = waves.stochastic_gradient(torch.zeros(3), xi)
-    assert at_0.square().sum(1).mean() == pytest.approx(problem.sigma**2, rel=1e-6)
-    assert f(waves.x_1(1)[0]) - f(torch.zeros(3)) == pytest.approx(problem.gap, rel=1e-5)
-
-
-@TAUS
-def test_rows_of_one_tensor_are_independent_runs(tau):
-    waves = rates.Waves([1.0, 0.25])
-    options = theory.suggest(waves.problem(tau), 100, tau=tau, m=10).options
-    tensors = [waves.x_1(3), *waves.x_1(3)]
-    params = [torch.nn.Parameter(x) for x in tensors]
-    opts = [SuperAdam([x], matrix=matrices.SecondMoment(lam=rates.LAM), **options) for x in params]
-    for _ in range(50):
-        xi = waves.draw(3, None)
-        for x, opt, sample in zip(params, opts, [xi, *xi], strict=True):
-
-            def closure(x=x, sample=sample):
-                x.grad = waves.stochastic_gradient(x.detach(), sample)
-                return 0.0
-
-            opt.step(closure)
-    torch.testing.assert_close(params[0].detach(), torch.stack(params[1:]).detach(), atol=1e-14, rtol=0)
-
-
-def under_the_bound(results):
-    for problem, advice, curve, bounds in results.values():
-        assert theory.conditions(problem, **advice.parameters)
-        for bound, M, gradient in zip(bounds, curve.M, curve.gradient, strict=True):
-            assert bound.value >= M
-            assert gradient <= bound.gradient
-            assert gradient <= M * math.sqrt(max(curve.H2))
-
-
-def test_measured_means_are_under_the_bounds():
-    results = rates.measure([1.0, 0.5, 0.25, 0.125], steps=300, runs=4)
-    under_the_bound(results)
-    for _, _, curve, _ in results.values():
-        assert curve.M[-1] < 0.7 * curve.M[0]
-
-
-@pytest.mark.slow
-def test_the_rates_of_the_theorems():
-    """Slopes over T from 10² to 10⁵; what τ = 1 saves at small ε; all under the bounds."""
-    results = rates.measure([2.0**-j for j in range(rates.OCTAVES + 1)], rates.STEPS)
-    under_the_bound(results)
-    zero, one = results[0][2], results[1][2]
-    assert zero.slope("gradient") <= -0.20
-    assert one.slope("gradient") <= -0.28
-    assert rates.evaluations(1, one.reaches(zero.gradient[-1])) < rates.evaluations(0, rates.STEPS) / 4

@@ -62,7 +62,7 @@ def test_commands_were_found():
     programs = {START.match(command)[1] for found in COMMANDS.values() for command in found}
     assert programs == {"superadam", "python", "make", "pip", "pytest", "torchrun"}
     assert COMMANDS[ROOT / "docs" / "lab.md"]["superadam train digits-mlp"]
-    assert "python scripts/stability.py" in COMMANDS[ROOT / "docs" / "stability.md"]
+    assert "python scripts/gpu_check.py" in COMMANDS[ROOT / "docs" / "scale.md"]
 
 
 CHEAP = {  # what the command prints
@@ -98,10 +98,11 @@ superadam train digits-mlpp
 superadam train digits-mlp --methd adam
 superadam train
 python scripts/no_script.py
-python scripts/stability.py --seeds three
-python scripts/leaderboard.py --sizes
+python -m research.no_script
+python -m research.stability.stability --seeds three
+python -m research.leaderboard.leaderboard --sizes
 python scripts/pictures.py sped
-torchrun --nproc-per-node 2 scripts/no_script.py
+torchrun --nproc-per-node 2 -m research.state.no_script
 make demos
 make test-versions VERSION=2.6
 pip install 'superadam[labs]'
@@ -199,6 +200,8 @@ def script(path):
 
 def python(words, complete):
     path, *args = words
+    if path == "-m":
+        path, args = f"{args[0].replace('.', '/')}.py", args[1:]
     if "<" not in path:  # examples/<name>.py
         strings, parser = script(path)
         if parser is None:

@@ -19,10 +19,8 @@ def test_pictures_are_the_same_every_time(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
-    copies.check(
-        "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r})\n{DRAW}", first, "algorithm", "speed"
-    )
-    subprocess.run([sys.executable, "-c", DRAW, second, "algorithm", "speed"], check=True, env=env)
+    copies.check("-c", f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r})\n{DRAW}", first, "algorithm", "step")
+    subprocess.run([sys.executable, "-c", DRAW, second, "algorithm", "step"], check=True, env=env)
     drawn = [[path.read_bytes() for path in sorted(folder.iterdir())] for folder in (first, second)]
     assert len(drawn[0]) == 2
     assert drawn[0] == drawn[1]

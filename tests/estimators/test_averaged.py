@@ -253,7 +253,7 @@ def test_steps_are_bounded_only_if_line_4_sees_what_the_step_goes_along(own, bou
 @pytest.mark.parametrize(("options", "learns"), [({"tau": 1.0}, False), ({"estimator": "Averaged"}, True)])
 def test_trains_where_variance_reduction_alone_diverges(options, learns):
     """Digits have pixels that are almost always zero. With Adam's small λ nothing but line 4 can bound their steps.
-    (The evidence for the other remedies is scripts/stability.py.)"""
+    (The evidence for the other remedies is research/stability.)"""
     images, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10))

@@ -266,11 +266,12 @@ def of_the_step_before(step):
             {"lr": 0.03, "weight_decay": 0.1, "eps": 1e-14, **UNCORRECTED},
             {"weight_decouple": False, "adam_debias": True},
         ),
-        (
+        pytest.param(
             "adopt",
             "ADOPT",
             {"lr": 0.01, "weight_decay": 0.1},
             {"weight_decouple": True, "clip_lambda": of_the_step_before},
+            id="adopt with the bound of the step before",
         ),
         ("stable_adamw", "StableAdamW", {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-14}, {}),
     ],

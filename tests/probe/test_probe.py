@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import math
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +14,6 @@ from torch import nn
 import superadam
 from superadam import SuperAdam, matrices, noise_model, probe, schedules
 from superadam.probe import payoff
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 def squared(model, batch):
@@ -385,16 +382,6 @@ def test_report_is_frozen_and_readable():
         report.noise = 0.0
     assert str(report).startswith("probe: 8 batches, 56 gradients")
     assert "verdict: " in str(report)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["digits", "text", "regression"])
-def test_the_verdict_is_what_a_tuned_comparison_finds(task, monkeypatch):
-    monkeypatch.syspath_prepend(SCRIPTS)
-    import probe_check
-
-    report, best = probe_check.check(task, seeds=2)
-    assert report.tau == min(best, key=lambda tau: best[tau][2])
 
 
 def test_the_noise_model_has_its_earlier_name_too():

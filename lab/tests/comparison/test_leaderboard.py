@@ -2,17 +2,12 @@
 
 import csv
 import dataclasses
-import json
 import math
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-import leaderboard as script
 from browsing import opened, saved, until
 from studies import study
 from superadam_lab.cli import app
@@ -23,7 +18,6 @@ from superadam_lab.comparison.leaderboard.page import page
 from superadam_lab.comparison.statistics.analysis import analyse
 from superadam_lab.methods.by_name import label
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "leaderboard.py"
 METHODS = {
     "adamw": 1.0,
     "adam": 1.02,
@@ -325,41 +319,3 @@ def test_the_page_says_how_small_a_difference_it_could_show(board):
         said,
     )
     assert f"<li>{said}.</li>" in (out / "index.html").read_text(encoding="utf-8")
-
-
-def test_what_the_docs_say_of_the_leaderboard_is_read_from_it(board):
-    said = script.about(board[1])
-    assert "has 5 methods on 3 tasks. The baseline is AdamW.\n" in said
-    assert "- From the zoo, 3: `super_adam tau=0`, `adam`, `storm`.\n" in said
-    assert "- From other packages, 1: `torch.optim.Muon + torch.optim.AdamW`.\n" in said
-    assert (
-        "| `ratings` | laptop scale, 3 trials, 5 seeds, cosine decay, superadam 0.1.0, torch 2.13.0, 2026-11-16 |"
-        in said
-    )
-    few = {"adamw": 1.0}
-    (board[1] / "few").mkdir()
-    study(few).write(board[1] / "few" / "results.json")
-    leaderboard.write([board[1] / "few"], board[1] / "few")
-    assert "- From the zoo: no method yet.\n- From other packages: no method yet.\n" in script.about(board[1] / "few")
-
-
-@pytest.mark.slow  # worker processes
-def test_the_script_of_the_projects_leaderboard_makes_a_page(tmp_path):
-    """Stopped before it has begun, then task by task: the page has all that is there."""
-    few = ["--trials", "2", "--seeds", "2", "--budget-evals", "20", "--methods", "adam"]
-    muon = ["--methods", "torch.optim.Muon + torch.optim.AdamW"]
-    places = ["--out", str(tmp_path / "board"), "--site", str(tmp_path / "site")]
-
-    def run(*more):
-        command = [sys.executable, str(SCRIPT), *few, *muon, *places, *more]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    assert "Stopped: the same command goes on" in run("--tasks", "digits-mlp", "--stop-after", "0.01")
-    run("--tasks", "digits-mlp")
-    said = run("--tasks", "digits-cnn")
-    assert "torch.optim.Muon + torch.optim.AdamW is left out on digits-cnn: The model has no hidden matrix" in said
-    lines = (tmp_path / "site" / "leaderboard.csv").read_text().splitlines()
-    assert len(lines) == 1 + 3 + 2
-    assert "digits-cnn: 2 methods, 8 runs, 160 evaluations" in run("--tasks", "digits-cnn", "--size")
-    made = json.loads((tmp_path / "board" / "digits-mlp" / "results.json").read_text())["environment"]["began"][:10]
-    assert f"3 methods on 2 tasks, each against AdamW. Made {made}" in (tmp_path / "site" / "index.html").read_text()

@@ -1,4 +1,4 @@
-"""A report as tables of strings. The command prints them, and scripts/bench_page.py writes them to a page."""
+"""A report as tables of strings. The command prints them, and research/speed/bench_page.py writes them to a page."""
 
 from __future__ import annotations
 

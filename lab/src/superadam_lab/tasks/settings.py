@@ -1,4 +1,4 @@
-"""Learning rates of the paper's methods at `laptop` scale, chosen by scripts/lab_settings.py.
+"""Learning rates of the paper's methods at `laptop` scale, chosen by research/lab_results/lab_settings.py.
 
 A task that is not listed here, and every task at `paper` scale, uses the settings of the most similar experiment of the
 paper, if there is one.
