@@ -23,7 +23,7 @@ settings.load_profile("same")
 # Tests that share what is expensive to start or to import: one of xdist's processes runs them all.
 TOGETHER = {
     "processes": r"test_distributed\.py",
-    "processes of the lab": r"test_parallel\.py",
+    "processes of the lab": r"test_parallel(_failures)?\.py",
     "browser": r"test_(report|leaderboard)\.py",
     "trainers": r"test_(task_)?trainers\.py|\[with_(accelerate|lightning|transformers)\]|test_snippet_runs\[trainers",
 }

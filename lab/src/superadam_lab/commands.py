@@ -99,8 +99,8 @@ def train(
         if download:
             processes.from_first(lambda: _fetch(find(task), config.data_dir))
         check_device(device)
-        with processes.in_turn():
-            workload = find(task).workload(scale, seed, config.data_dir, config.sizes)  # before a folder is made
+        # before a folder is made
+        workload = processes.in_turn(lambda: find(task).workload(scale, seed, config.data_dir, config.sizes))
         processes.join(workload)
         make(find(task), workload, method, preset, config.options)
         folder = processes.from_first(lambda: Folder.new(out, config))
@@ -223,8 +223,7 @@ def _go(folder: Folder, processes: Processes, config: Config) -> None:
     console = Console(soft_wrap=True, quiet=not processes.leads)
     shown = Shown(console)
     run = Run(folder, shown, processes, config)
-    if config != folder.read():  # further than before, now that all of it is sound
-        processes.from_first(lambda: folder.write(config))
+    processes.from_first(lambda: _written(config, folder))  # if it goes further than before, now that all is sound
     if run._done() and run._measured == run.step:
         epochs, used = run.step / run.workload.length, run.opt.gradient_evaluations
         console.print(
@@ -243,6 +242,12 @@ def _go(folder: Folder, processes: Processes, config: Config) -> None:
         console.print(f"Stopped after {run.step} batches: the loss is not finite. Try a lower lr, with --set lr=…")
         raise typer.Exit(1)
     console.print(f"Finished. To plot it:\n  superadam plot {folder.path}")
+
+
+def _written(config: Config, folder: Folder) -> None:
+    """Write a config into its folder, if another one is there."""
+    if config != folder.read():
+        folder.write(config)
 
 
 def _fetch(task: Task, folder: str | None) -> None:

@@ -1,24 +1,31 @@
 """Several processes that train one model: each gets a share of every batch, and all take the same steps.
 
-`torchrun` starts them. Decisions that depend on the clock, a signal or a measurement are made once, for all processes.
+`torchrun` starts them. All take the same collectives in the same order. So whatever may differ between processes (the
+clock, a signal, a measurement, a file that one of them writes) is read once, for all: by `from_first` or `highest`.
+A process that fails tells the others why, which then fail as well. None waits longer than `SUPERADAM_WAIT` seconds.
 """
 
 from __future__ import annotations
 
 import os
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+import superadam
 from superadam import load_checkpoint, save_checkpoint
 from superadam.checkpoint import default_generators, set_default_generators
 from superadam_lab.data.batching import ALL, Share, share
@@ -31,9 +38,11 @@ from superadam_lab.runs.locks import Lock
 if TYPE_CHECKING:
     from superadam_lab.tasks.workloads import Evaluated, Workload
 
-__all__ = ["STRATEGIES", "Processes", "together"]
+__all__ = ["STRATEGIES", "LostError", "Processes", "together"]
 
 STRATEGIES = ("ddp", "fsdp2")
+VARIABLE, WAIT = "SUPERADAM_WAIT", 1800.0
+PACKAGES = str(Path(__file__).parent) + os.sep, str(Path(superadam.__file__).parent) + os.sep
 T = TypeVar("T")
 
 
@@ -63,14 +72,64 @@ def together(strategy: str | None, device: str) -> Iterator[Processes]:
         if local >= there:
             raise ValueError(f"Process {local} of this machine has no GPU, there are {there}: start fewer processes")
         torch.cuda.set_device(local)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo")
+    wait = timedelta(seconds=_wait())
+    store, rank, size = next(rendezvous("env://", timeout=wait))
+    backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     try:
-        yield Processes(strategy or "ddp")
+        with _failing_together(store, rank, size):
+            yield Processes(strategy or "ddp")
     finally:
         dist.destroy_process_group()
-        # FSDP2 leaves gloo's threads behind, and one that lets go of its last message while Python shuts down aborts
-        # the process: let it do so before.
-        time.sleep(0.1)
+
+
+def _wait() -> float:
+    """How many seconds a process waits for the others."""
+    said = os.environ.get(VARIABLE, str(WAIT))
+    with suppress(ValueError):
+        if 0 < float(said) < 1e9:
+            return float(said)
+    raise ValueError(f"Invalid {VARIABLE}: {said!r} (expected the seconds that a process waits for the others)")
+
+
+class LostError(RuntimeError):
+    """A process waits for others in vain."""
+
+
+@contextmanager
+def _failing_together(store: Any, rank: int, size: int) -> Iterator[None]:
+    """Tell the other processes why this one fails; where it fails for want of the others, say why they did."""
+    try:
+        yield
+    except BaseException as error:
+        lost = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+        place = _place(error)
+        why = f"waits in vain in {place}" if lost else f"{type(error).__name__}: {error}"
+        with suppress(Exception):  # the store ends with its process
+            store.set(f"superadam end {rank}", why)
+        if not lost:
+            raise
+        time.sleep(1.0)  # who waits for each other gives up at the same time
+        others = [f"process {other}: {_said(store, other)}" for other in range(size) if other != rank]
+        raise LostError(
+            f"Process {rank} of {size} waited for the others in {place}, for {VARIABLE}={_wait():g} seconds at most. "
+            f"What they have said at their end: {'; '.join(others)}. ({error})"
+        ) from error
+
+
+def _said(store: Any, rank: int) -> str:
+    """The last words of a process."""
+    with suppress(Exception):
+        if store.check([f"superadam end {rank}"]):
+            return str(store.get(f"superadam end {rank}").decode(errors="replace"))
+    return "nothing, it was killed or stands still"
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of the traceback outside of this module, of ours if there is one."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    ours = [frame for frame in frames if frame.filename.startswith(PACKAGES)]
+    return next((f"{Path(f.filename).name}, line {f.lineno} ({f.name})" for f in reversed(ours or frames)), "the start")
 
 
 class Processes:
@@ -131,16 +190,11 @@ class Processes:
             raise made[1]
         return cast(T, made[0])
 
-    @contextmanager
-    def in_turn(self) -> Iterator[None]:
-        """Run in the first process, then in the others, which find the files that the first unpacked."""
-        if not self.leads:
-            self.wait()
-        try:
-            yield
-        finally:
-            if self.leads:
-                self.wait()
+    def in_turn(self, make: Callable[[], T]) -> T:
+        """What each makes for itself: the first process, then the others, which find the files that it unpacked."""
+        mine: list[T] = []
+        self.from_first(lambda: mine.append(make()))
+        return mine[0] if self.leads else make()
 
     @contextmanager
     def holding(self, lock: Lock) -> Iterator[None]:

@@ -84,8 +84,9 @@ class Run:
         check_device(config.device)
         if resumed:
             torch.set_num_threads(folder.threads())
-        with self.processes.in_turn():
-            self.workload = self.task.workload(config.scale, config.seed, config.data_dir, config.sizes)
+        self.workload = self.processes.in_turn(
+            lambda: self.task.workload(config.scale, config.seed, config.data_dir, config.sizes)
+        )
         self.workload.to(self.processes.device(config.device))
         self.loss = self.processes.join(self.workload)
         self.opt = methods.make(self.task, self.workload, config.method, config.preset, config.options)
