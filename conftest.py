@@ -25,7 +25,7 @@ TOGETHER = {
     "processes": r"test_distributed\.py",
     "processes of the lab": r"test_parallel(_failures)?\.py",
     "browser": r"test_(report|leaderboard)\.py",
-    "trainers": r"test_trainers(_tasks)?\.py|\[with_(accelerate|lightning|transformers)\]|test_snippet_runs\[trainers",
+    "trainers": r"test_(task_)?trainers\.py|\[with_(accelerate|lightning|transformers)\]|test_snippet_runs\[trainers",
 }
 
 

@@ -46,7 +46,7 @@ COUNTS = ("passed", "failed", "skipped")
 TOLD = (*COUNTS, "date", "commit")
 # The tests of each extra, and of the lab, which is a distribution of its own.
 EXTRAS = {
-    "lab": ["lab/tests", "--ignore=lab/tests/test_trainers_tasks.py"],
+    "lab": ["lab/tests", "--ignore=lab/tests/tasks/test_task_trainers.py"],
     "trainers": ["tests/trainers/test_trainers.py", "tests/trainers/test_programs.py"],
     "docs": ["tests/docs/test_api.py", "tests/docs/test_tutorials.py"],
 }

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from superadam_lab import cli
-from superadam_lab.folders import Folder
+from superadam_lab.runs.folders import Folder
 
 LATE = 0.7
 COLLECTIVES = ("all_reduce", "broadcast_object_list", "all_gather_object")

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from superadam_lab.comparison.jobs import complete, needed
 from superadam_lab.comparison.options import Options
-from superadam_lab.comparison.planning import plan_of
+from superadam_lab.comparison.plan.jobs import complete, needed
+from superadam_lab.comparison.plan.planning import plan_of
 from superadam_lab.comparison.queue import Queue
 from superadam_lab.comparison.worker import run
 

@@ -20,7 +20,8 @@ def _cache(tmp_path, monkeypatch):
 def copied_workers(monkeypatch):
     """The processes that plan and that make runs are copies of this one: a new interpreter imports for seconds. Who has
     started them looks more often whether they are done."""
-    from superadam_lab.comparison import engine, planner, timing, worker  # noqa: F401 - so that copies have them
+    from superadam_lab.comparison import engine, planner, worker  # noqa: F401 - so that copies have them
+    from superadam_lab.comparison.plan import minutes as timing  # noqa: F401 - so that copies have them
 
     def start(command, **options):
         assert command[0] == sys.executable

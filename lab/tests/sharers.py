@@ -1,4 +1,4 @@
-"""What the processes of lab/tests/test_parallel.py run, all in one start; and, alone, the test process itself."""
+"""What the processes of lab/tests/runs/test_parallel.py run, all in one start; and, alone, the test process itself."""
 
 import signal
 import sys
@@ -8,9 +8,9 @@ from unittest import mock
 from torch import nn
 
 from superadam_lab import tasks
-from superadam_lab.folders import Config, Folder
-from superadam_lab.parallel import Processes, together
-from superadam_lab.runs import Run, Watcher
+from superadam_lab.runs.folders import Config, Folder
+from superadam_lab.runs.parallel import Processes, together
+from superadam_lab.runs.training import Run, Watcher
 
 SIZES = {
     "digits-cnn": {"batch": 21},  # 64 = 3 · 21 + 1: one process has nothing of the last batch

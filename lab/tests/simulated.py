@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from studies import BUDGET, ENVIRONMENT
-from superadam_lab.comparison.jobs import complete, needed
+from superadam_lab.comparison.plan.jobs import complete, needed
 from superadam_lab.comparison.records import Plan, Results
 
 

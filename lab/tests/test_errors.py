@@ -15,17 +15,18 @@ from typer.testing import CliRunner
 
 from comparing import small_plan
 from superadam import zoo
-from superadam_lab import own
 from superadam_lab.cli import app
-from superadam_lab.comparison import engine, planning
-from superadam_lab.comparison.jobs import Job
+from superadam_lab.comparison import engine
 from superadam_lab.comparison.options import Options
+from superadam_lab.comparison.plan import planning
+from superadam_lab.comparison.plan.jobs import Job
 from superadam_lab.comparison.queue import Queue
 from superadam_lab.comparison.worker import _one, run
 from superadam_lab.errors import BUG, FAILED, STOPPED, VARIABLE, WRONG, AllFailedError, one_line, said
-from superadam_lab.folders import Config, Folder, rows
 from superadam_lab.reading import json_of, typed
-from superadam_lab.runs import Run
+from superadam_lab.runs.folders import Config, Folder, rows
+from superadam_lab.runs.training import Run
+from superadam_lab.tasks import own
 
 ROOT = Path(__file__).resolve().parents[2]
 JSON = st.recursive(

@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 
 from research.lab_results.lab_settings import lean
-from superadam_lab.folders import Config, Folder, rows
-from superadam_lab.runs import Run
+from superadam_lab.runs.folders import Config, Folder, rows
+from superadam_lab.runs.training import Run
 
 TASKS = ("digits-mlp", "digits-cnn", "digits-autoencoder", "digits-vit", "ratings", "logistic-sparse", "pinn-poisson")
 RATES = [10 ** (-4 + i / 2) for i in range(8)]

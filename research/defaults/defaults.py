@@ -21,7 +21,7 @@ import torch
 
 from superadam import SuperAdam, create, matrices, zoo
 from superadam_lab import tasks
-from superadam_lab.clipping import OneFactor
+from superadam_lab.runs.clipping import OneFactor
 
 SIZES = {
     "digits-mlp": {"hidden": 64, "epochs": 4},

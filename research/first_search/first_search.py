@@ -23,10 +23,10 @@ from scipy.stats import friedmanchisquare, rankdata
 import superadam_lab as lab
 from research import kept
 from superadam_lab import bench
-from superadam_lab.comparison.ranking import Ranks
 from superadam_lab.comparison.records import Record, Results, final
-from superadam_lab.comparison.statistics import Ratio, analyse
-from superadam_lab.comparison.verdict import change, interval, label, losses, probability
+from superadam_lab.comparison.statistics.analysis import Ratio, analyse
+from superadam_lab.comparison.statistics.ranking import Ranks
+from superadam_lab.comparison.verdict.words import change, interval, label, losses, probability
 from superadam_lab.tasks import find
 
 HERE = Path(__file__).resolve().parent

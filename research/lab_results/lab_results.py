@@ -1,4 +1,4 @@
-"""Real data at laptop scale: every optimizer of the paper, with the learning rates of superadam_lab.settings.
+"""Real data at laptop scale: every optimizer of the paper, with the learning rates of superadam_lab.tasks.settings.
 
     python -m research.lab_results.lab_results TASK... --data-dir DIR [--seeds 1] [--out FOLDER]   # runs, and all files
     python -m research.lab_results.lab_results            # the tables of README.md from lab_results.json
@@ -22,11 +22,11 @@ from pathlib import Path
 import torch
 
 from superadam_lab import data
-from superadam_lab.clock import Clock
-from superadam_lab.folders import Config, Folder, environment, rows
-from superadam_lab.methods import PAPER
-from superadam_lab.plots import plot
-from superadam_lab.runs import Run, Watcher
+from superadam_lab.methods.by_name import PAPER
+from superadam_lab.runs.clock import Clock
+from superadam_lab.runs.folders import Config, Folder, environment, rows
+from superadam_lab.runs.plots import plot
+from superadam_lab.runs.training import Run, Watcher
 from superadam_lab.tasks import find
 
 HERE = Path(__file__).resolve().parent

@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 
 from superadam_lab import data
-from superadam_lab.folders import Config, Folder, rows
-from superadam_lab.methods import PAPER
-from superadam_lab.runs import Run
+from superadam_lab.methods.by_name import PAPER
+from superadam_lab.runs.folders import Config, Folder, rows
+from superadam_lab.runs.training import Run
 from superadam_lab.tasks import find
 
 EMBEDDED = ("digits-mlp", "digits-cnn", "pydoc-lstm", "pydoc-transformer", "logistic-nonconvex")

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from research.lab_results import lab_results
-from superadam_lab.methods import PAPER
-from superadam_lab.settings import LAPTOP
+from superadam_lab.methods.by_name import PAPER
 from superadam_lab.tasks import find
+from superadam_lab.tasks.settings import LAPTOP
 
 HERE = Path(__file__).resolve().parent
 

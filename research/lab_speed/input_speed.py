@@ -17,7 +17,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from superadam_lab import data, models
+from superadam_lab import data
+from superadam_lab.tasks import models
 
 CIFAR = ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
 

@@ -12,9 +12,9 @@ import time
 
 import torch
 
-from superadam_lab.clipping import OneFactor
-from superadam_lab.folders import Config, Folder
-from superadam_lab.runs import Run
+from superadam_lab.runs.clipping import OneFactor
+from superadam_lab.runs.folders import Config, Folder
+from superadam_lab.runs.training import Run
 
 STEPS, ROUNDS = 20, 15
 

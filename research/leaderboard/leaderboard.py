@@ -28,12 +28,12 @@ import superadam_lab as lab
 from research.kept import filled
 from superadam import create, list_methods
 from superadam_lab.comparison import leaderboard
-from superadam_lab.comparison.budgets import kept, rungs
 from superadam_lab.comparison.engine import plan_size
 from superadam_lab.comparison.options import Options
-from superadam_lab.comparison.planning import plan_of
-from superadam_lab.methods import label, make
-from superadam_lab.specs import read
+from superadam_lab.comparison.plan.budgets import kept, rungs
+from superadam_lab.comparison.plan.planning import plan_of
+from superadam_lab.methods.by_name import label, make
+from superadam_lab.methods.specs import read
 from superadam_lab.tasks import find
 
 SITE = Path(__file__).resolve().parent

@@ -25,9 +25,9 @@ import superadam_lab as lab
 from research import kept
 from research.search.search import ADAMW, NAME, PEERS, PUBLISHED, ROOT
 from superadam_lab import bench
-from superadam_lab.comparison.intervals import Estimate
-from superadam_lab.comparison.statistics import Comparison, Ratio, Statistics, analyse
-from superadam_lab.comparison.verdict import losses, verdict
+from superadam_lab.comparison.statistics.analysis import Comparison, Ratio, Statistics, analyse
+from superadam_lab.comparison.statistics.intervals import Estimate
+from superadam_lab.comparison.verdict.words import losses, verdict
 
 HERE = Path(__file__).resolve().parent
 DATA, PAGE = HERE / "data", HERE / "README.md"

@@ -15,8 +15,8 @@ import superadam_lab as lab
 from research import kept
 from superadam_lab import bench
 from superadam_lab.comparison.records import Results
-from superadam_lab.comparison.statistics import Ratio, TaskStatistics, analyse
-from superadam_lab.comparison.verdict import losses
+from superadam_lab.comparison.statistics.analysis import Ratio, TaskStatistics, analyse
+from superadam_lab.comparison.verdict.words import losses
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

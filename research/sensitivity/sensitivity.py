@@ -21,9 +21,9 @@ from research import kept
 from research.search.search import NAME, PAGES, read
 from superadam import create
 from superadam_lab import bench
-from superadam_lab.comparison.intervals import paired
 from superadam_lab.comparison.records import Results, final
-from superadam_lab.comparison.verdict import interval
+from superadam_lab.comparison.statistics.intervals import paired
+from superadam_lab.comparison.verdict.words import interval
 
 PAGE = PAGES[1]
 PICTURE = PAGE.with_name("sensitivity.svg")

@@ -58,7 +58,7 @@ def test_private_names_are_found():
     assert private_names("from superadam_lab.comparison.engine import report") == [
         "superadam_lab.comparison.engine.report"
     ]
-    assert private_names("import superadam_lab.runs") == ["import superadam_lab.runs"]
+    assert private_names("import superadam_lab.runs.training") == ["import superadam_lab.runs.training"]
     assert private_names("from superadam import sets\nsets.base_of") == ["sets.base_of"]
     assert private_names("import superadam\nsuperadam.Optimizer(p)") == ["superadam.Optimizer"]
     assert private_names("opt._state") == ["opt._state"]

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from superadam_lab.comparison.engine import compare
-    from superadam_lab.own import task
-    from superadam_lab.own_methods import method
-    from superadam_lab.trainers import huggingface, lightning
+    from superadam_lab.methods.own import method
+    from superadam_lab.tasks.own import task
+    from superadam_lab.tasks.trainers import huggingface, lightning
 
 __all__ = ["compare", "huggingface", "lightning", "method", "task"]
 
 _HOMES = {
     "compare": "superadam_lab.comparison.engine",
-    "huggingface": "superadam_lab.trainers",
-    "lightning": "superadam_lab.trainers",
-    "method": "superadam_lab.own_methods",
-    "task": "superadam_lab.own",
+    "huggingface": "superadam_lab.tasks.trainers",
+    "lightning": "superadam_lab.tasks.trainers",
+    "method": "superadam_lab.methods.own",
+    "task": "superadam_lab.tasks.own",
 }
 
 

@@ -17,7 +17,7 @@ from superadam_lab import bench as benchmark
 from superadam_lab import commands
 from superadam_lab.bench.models import SHAPES
 from superadam_lab.errors import ended
-from superadam_lab.folders import command, write_json
+from superadam_lab.runs.folders import command, write_json
 
 __all__ = ["app", "main"]
 

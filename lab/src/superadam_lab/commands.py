@@ -15,17 +15,20 @@ from rich.table import Table
 from superadam import zoo
 from superadam_lab.comparison import commands as comparing
 from superadam_lab.data import fetch
-from superadam_lab.folders import Config, Folder, Row
-from superadam_lab.methods import PAPER, make, value
-from superadam_lab.parallel import Processes, check_device, together
-from superadam_lab.runs import Run, Watcher
-from superadam_lab.showing import Sizes
+from superadam_lab.methods.by_name import PAPER, make, value
+from superadam_lab.runs.folders import Config, Folder, Row
+from superadam_lab.runs.parallel import Processes, check_device, together
+from superadam_lab.runs.training import Run, Watcher
 from superadam_lab.tasks import SCALES, TASKS, Task, find
 
 __all__ = ["register"]
 
 Epochs = Annotated[
     int | None, typer.Option(min=1, help="Passes over the data. Default without a budget: by the scale.")
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="Replace a size of the scale, such as batch=64. Can be repeated."),
 ]
 Evals = Annotated[int | None, typer.Option(min=1, help="Maximum number of gradient evaluations.")]
 Seconds = Annotated[float | None, typer.Option(min=0, help="Maximum training time in seconds.")]
@@ -133,7 +136,7 @@ def plot(
 
     Example: superadam plot runs/a runs/b --label "AdamW" --label "mine" --out figures/digits --format png
     """
-    from superadam_lab import plots
+    from superadam_lab.runs import plots
 
     for path in plots.plot(runs, out, format_ or plots.FORMATS, label or ()):
         typer.echo(path)

@@ -11,7 +11,7 @@ from superadam_lab import bench
 from superadam_lab.cli import app
 from superadam_lab.comparison import engine
 from superadam_lab.comparison.records import Results
-from superadam_lab.runs import Run
+from superadam_lab.runs.training import Run
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mutations import hostile_json, only
-from superadam_lab import plots
 from superadam_lab.cli import app
-from superadam_lab.folders import Config, Folder, rows
-from superadam_lab.runs import Run
+from superadam_lab.runs import plots
+from superadam_lab.runs.folders import Config, Folder, rows
+from superadam_lab.runs.training import Run
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from superadam_lab.models import cifar_resnet  # which needs torch alone
+from superadam_lab.tasks.models import cifar_resnet  # which needs torch alone
 
 __all__ = ["SHAPES", "Block", "shapes_of"]
 

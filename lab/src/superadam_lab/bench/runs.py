@@ -13,7 +13,7 @@ import torch
 import superadam
 from superadam_lab.bench import candidates, measures, models, peers, startup, training
 from superadam_lab.bench.candidates import ADAMW_FOREACH, ADAMW_FUSED, Candidate, Gradients, Trial
-from superadam_lab.machine import processor
+from superadam_lab.runs.folders import processor
 
 __all__ = ["measure_model", "measure_sizes", "report"]
 

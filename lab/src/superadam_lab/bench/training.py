@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from superadam import SuperAdam, zoo
 from superadam_lab.bench import measures, peers
 from superadam_lab.bench.models import Block
-from superadam_lab.models import cifar_resnet
+from superadam_lab.tasks.models import cifar_resnet
 
 __all__ = ["TRAININGS", "Training", "shares", "with_matrices"]
 

@@ -19,20 +19,20 @@ from typing import Any
 
 from typing_extensions import Self
 
-from superadam_lab import own
-from superadam_lab.comparison.budgets import kept, rungs
-from superadam_lab.comparison.jobs import Job, complete, needed
 from superadam_lab.comparison.limits import end_group, has_ended
 from superadam_lab.comparison.options import Options
+from superadam_lab.comparison.plan.budgets import kept, rungs
+from superadam_lab.comparison.plan.jobs import Job, complete, needed
+from superadam_lab.comparison.plan.planning import plan_of
 from superadam_lab.comparison.planner import Planner, child_environment
-from superadam_lab.comparison.planning import plan_of
 from superadam_lab.comparison.queue import RETRIES, Queue, known_plan
 from superadam_lab.comparison.records import Plan, Record, Results
 from superadam_lab.comparison.reuse import Reusable, is_reused
 from superadam_lab.errors import WRONG, AllFailedError
-from superadam_lab.folders import environment
-from superadam_lab.packages import executing, own_code
-from superadam_lab.parallel import check_device
+from superadam_lab.runs.folders import environment
+from superadam_lab.runs.parallel import check_device
+from superadam_lab.tasks import own
+from superadam_lab.user_code import executing, own_code
 
 __all__ = ["RESULTS", "carry_out", "compare", "place_of", "planned", "report", "to_reuse"]
 
@@ -95,7 +95,7 @@ def planned(options: Options) -> tuple[Plan, Path, str]:
             }
             return dataclasses.replace(plan, **chosen), folder, ""
         pilots = planner.pilots(plan)
-    from superadam_lab.comparison import timing  # scipy takes a second to import
+    from superadam_lab.comparison.plan import minutes as timing  # scipy takes a second to import
 
     plan = timing.fitted(plan, minutes, max(1, jobs), pilots, time.monotonic() - begun)
     return plan, folder, timing.said(plan)
@@ -191,7 +191,7 @@ def _until_done(
         if complete(plan, records):
             return plan
         if plan.minutes and time.monotonic() - begun > 60 * plan.minutes:
-            from superadam_lab.comparison.timing import in_time  # scipy takes a second to import
+            from superadam_lab.comparison.plan.minutes import in_time  # scipy takes a second to import
 
             if (shorter := in_time(plan, records)) is not None and shorter != plan:
                 queue.shorten(shorter)

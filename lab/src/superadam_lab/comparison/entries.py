@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any, Literal, TypeVar, get_args
 
-from superadam_lab.comparison.jobs import Job
+from superadam_lab.comparison.plan.jobs import Job
 from superadam_lab.comparison.records import Plan, Record
 from superadam_lab.reading import json_of, typed
 

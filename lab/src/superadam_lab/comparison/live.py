@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from superadam_lab.comparison.engine import plan_size
-from superadam_lab.comparison.jobs import best, scores
+from superadam_lab.comparison.plan.jobs import best, scores
 from superadam_lab.comparison.queue import Queue
 from superadam_lab.comparison.records import Plan, Record
 

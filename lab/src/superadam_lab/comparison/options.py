@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from superadam_lab.specs import bounds, value
+from superadam_lab.methods.specs import bounds, value
 
 __all__ = ["Options", "from_command_line", "parameters"]
 

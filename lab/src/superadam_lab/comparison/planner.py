@@ -22,13 +22,13 @@ from typing_extensions import Self
 from superadam_lab.comparison.entries import plan_from, text_of
 from superadam_lab.comparison.limits import end_group, has_ended, limited
 from superadam_lab.comparison.options import Options
-from superadam_lab.comparison.planning import plan_of
+from superadam_lab.comparison.plan.planning import plan_of
 from superadam_lab.comparison.records import Plan
 from superadam_lab.errors import VARIABLE, WRONG, said
-from superadam_lab.own_methods import places
+from superadam_lab.methods.own import places
 
 if TYPE_CHECKING:
-    from superadam_lab.comparison.timing import Pilots
+    from superadam_lab.comparison.plan.minutes import Pilots
 
 __all__ = ["Planner", "child_environment", "main"]
 
@@ -81,7 +81,7 @@ class Planner:
 
     def pilots(self, plan: Plan) -> Pilots:
         """`timing.piloted` in the child process, for the plan that it made."""
-        from superadam_lab.comparison.timing import Pilot  # scipy takes a second to import
+        from superadam_lab.comparison.plan.minutes import Pilot  # scipy takes a second to import
 
         found = self._asked({"pilots": text_of(plan)})
         return {(task, m): Pilot._make([*rest, dict(losses)]) for task, m, *rest, losses in found}
@@ -158,7 +158,7 @@ def _answer(request: dict[str, Any], send: Any) -> Any:
         options = Options(**request["options"])
         guard = _Guard(send, options.run_seconds, options.run_memory)
         return dataclasses.asdict(plan_of(options, guard, request["own"]))
-    from superadam_lab.comparison.timing import piloted
+    from superadam_lab.comparison.plan.minutes import piloted
 
     plan = plan_from(request["pilots"])
     pilots = piloted(plan, _Guard(send, plan.run_seconds, plan.run_memory))

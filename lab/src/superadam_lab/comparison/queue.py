@@ -23,8 +23,9 @@ from sqlalchemy import func, insert, select, update
 from typing_extensions import Self
 
 from superadam_lab.comparison.entries import Entry, Result, State, plan_from, text_of
-from superadam_lab.comparison.jobs import Job
+from superadam_lab.comparison.plan.jobs import Job
 from superadam_lab.comparison.records import BUDGETS, VERSIONS, Plan, Record, Results, check_environment
+from superadam_lab.comparison.statistics.tuning import length
 from superadam_lab.comparison.storage import (
     FILE,
     comparisons,
@@ -36,9 +37,8 @@ from superadam_lab.comparison.storage import (
     runs,
     sound,
 )
-from superadam_lab.comparison.tuning import length
-from superadam_lab.identity import gone, here, this
 from superadam_lab.reading import json_of
+from superadam_lab.runs.identity import gone, here, this
 
 __all__ = ["BEAT", "GRACE", "RETRIES", "Queue", "known_plan"]
 

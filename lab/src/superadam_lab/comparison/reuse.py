@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from superadam_lab.comparison.jobs import Job
+from superadam_lab.comparison.plan.jobs import Job
 from superadam_lab.comparison.records import VERSIONS, Plan, Record, Results
-from superadam_lab.packages import sources
 from superadam_lab.reading import json_file
+from superadam_lab.user_code import sources
 
 __all__ = ["Reusable", "is_reused"]
 

@@ -16,18 +16,17 @@ from typing import Any
 import torch
 
 import superadam
-from superadam_lab import own
-from superadam_lab.comparison import ablations as ablations  # makes a schedule of its own known
-from superadam_lab.comparison.jobs import Job
 from superadam_lab.comparison.limits import limited
+from superadam_lab.comparison.plan.jobs import Job
 from superadam_lab.comparison.queue import Queue
 from superadam_lab.comparison.records import Plan, Record
 from superadam_lab.data import DataError
 from superadam_lab.errors import deliberate, one_line, place_and, said
-from superadam_lab.folders import Config, Folder, Row, plain
-from superadam_lab.packages import described, own_code
-from superadam_lab.parallel import check_device
-from superadam_lab.runs import Run, Watcher
+from superadam_lab.runs.folders import Config, Folder, Row, plain
+from superadam_lab.runs.parallel import check_device
+from superadam_lab.runs.training import Run, Watcher
+from superadam_lab.tasks import own
+from superadam_lab.user_code import described, own_code
 
 __all__ = ["check_versions", "config_of", "main", "run", "work"]
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from superadam_lab.data import folders, text
 from superadam_lab.data.files import md5sum
 from superadam_lab.data.records import DataError
-from superadam_lab.locks import Lock
+from superadam_lab.runs.locks import Lock
 
 __all__ = ["SOURCES", "fetch"]
 

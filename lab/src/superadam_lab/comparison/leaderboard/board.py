@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from scipy import stats
 
-from superadam_lab.comparison import chance, power
-from superadam_lab.comparison.cautions import count
-from superadam_lab.comparison.judging import Judgement, judged
-from superadam_lab.comparison.outcomes import TIMES
-from superadam_lab.comparison.ranking import profile, studentized
 from superadam_lab.comparison.records import Results
-from superadam_lab.comparison.statistics import Statistics, TaskStatistics, analyse
+from superadam_lab.comparison.statistics import chance, power
+from superadam_lab.comparison.statistics.analysis import Statistics, TaskStatistics, analyse
+from superadam_lab.comparison.statistics.outcomes import TIMES
+from superadam_lab.comparison.statistics.ranking import profile, studentized
+from superadam_lab.comparison.verdict.cautions import count
+from superadam_lab.comparison.verdict.judging import Judgement, judged
 
 __all__ = ["Board", "Cell", "Row", "csv_of", "score"]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from superadam import zoo
-from superadam_lab.comparison.budgets import kept, rungs
+from superadam_lab.comparison.plan.budgets import kept, rungs
 from superadam_lab.comparison.records import Plan, Record, Results
-from superadam_lab.specs import read
+from superadam_lab.methods.specs import read
 
 __all__ = ["merged"]
 

@@ -9,9 +9,9 @@ from string import Template
 from typing import Any
 
 from superadam_lab.comparison.leaderboard.board import Board, Cell, Row, critical
-from superadam_lab.comparison.outcomes import TIMES
 from superadam_lab.comparison.report.page import json_of, shared
-from superadam_lab.comparison.verdict import change, figure, label
+from superadam_lab.comparison.statistics.outcomes import TIMES
+from superadam_lab.comparison.verdict.words import change, figure, label
 
 __all__ = ["page"]
 

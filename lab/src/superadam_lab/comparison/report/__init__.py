@@ -9,8 +9,8 @@ from superadam.checkpoint.disk import write_text
 from superadam_lab.comparison.records import Results
 from superadam_lab.comparison.report.markdown import markdown
 from superadam_lab.comparison.report.page import page
-from superadam_lab.comparison.statistics import analyse
-from superadam_lab.comparison.verdict import Verdict, verdict
+from superadam_lab.comparison.statistics.analysis import analyse
+from superadam_lab.comparison.verdict.words import Verdict, verdict
 
 __all__ = ["write"]
 

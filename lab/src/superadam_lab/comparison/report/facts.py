@@ -6,12 +6,12 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from superadam_lab.comparison.intervals import Estimate
-from superadam_lab.comparison.power import FEWEST
 from superadam_lab.comparison.records import VERSIONS, Plan, Results
-from superadam_lab.comparison.statistics import Comparison, Statistics, TaskStatistics
-from superadam_lab.comparison.verdict import figure, interval, label, losses, multiple, probability
-from superadam_lab.specs import near_one
+from superadam_lab.comparison.statistics.analysis import Comparison, Statistics, TaskStatistics
+from superadam_lab.comparison.statistics.intervals import Estimate
+from superadam_lab.comparison.statistics.power import FEWEST
+from superadam_lab.comparison.verdict.words import figure, interval, label, losses, multiple, probability
+from superadam_lab.methods.specs import near_one
 
 __all__ = ["Cell", "Line", "column", "lines", "made", "options", "reading", "subtitle", "title"]
 

@@ -6,8 +6,8 @@ import math
 
 from superadam_lab.comparison.records import Results
 from superadam_lab.comparison.report import facts, paper
-from superadam_lab.comparison.statistics import Statistics, TaskStatistics
-from superadam_lab.comparison.verdict import Finding, Verdict, label
+from superadam_lab.comparison.statistics.analysis import Statistics, TaskStatistics
+from superadam_lab.comparison.verdict.words import Finding, Verdict, label
 
 __all__ = ["markdown"]
 

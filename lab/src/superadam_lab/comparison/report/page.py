@@ -11,8 +11,8 @@ from typing import Any
 
 from superadam_lab.comparison.records import Results
 from superadam_lab.comparison.report import facts, paper
-from superadam_lab.comparison.statistics import Comparison, Ratio, Statistics, TaskStatistics
-from superadam_lab.comparison.verdict import Finding, Verdict, interval, label
+from superadam_lab.comparison.statistics.analysis import Comparison, Ratio, Statistics, TaskStatistics
+from superadam_lab.comparison.verdict.words import Finding, Verdict, interval, label
 
 __all__ = ["json_of", "page", "shared"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from superadam_lab.comparison.cautions import listed
 from superadam_lab.comparison.records import VERSIONS, Results
 from superadam_lab.comparison.report.facts import space_in_words
-from superadam_lab.comparison.statistics import Statistics
-from superadam_lab.comparison.verdict import label
+from superadam_lab.comparison.statistics.analysis import Statistics
+from superadam_lab.comparison.verdict.cautions import listed
+from superadam_lab.comparison.verdict.words import label
 
 __all__ = ["citation", "paragraph"]
 

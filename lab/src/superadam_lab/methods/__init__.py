@@ -1,0 +1,1 @@
+"""Optimizers by name: those of superadam, of other packages, and your own."""
