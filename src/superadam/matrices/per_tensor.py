@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from superadam.matrices.base import Matrix
+from superadam.matrices.base import OfTensors
 from superadam.parts import check
 
 __all__ = ["LinAlgError", "PerTensor", "Trouble", "descending", "eigh", "orthogonal", "retried", "spectrum"]
@@ -19,7 +19,7 @@ LinAlgError: Any = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 Decomposition = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-class PerTensor(Matrix, abstract=True):
+class PerTensor(OfTensors, abstract=True):
     """Base class of matrices per tensor.
 
     The first dimension of a tensor is the rows of a matrix; all others together are its columns. So the kernel of a
@@ -53,7 +53,6 @@ class PerTensor(Matrix, abstract=True):
     batch_dims: int = field(default=0, kw_only=True, repr=False)
     split: int | tuple[int, ...] = field(default=1, kw_only=True, repr=False)
 
-    scope = "tensor"
     ignores_zeros: ClassVar[bool] = False
     """Whether rows of zeros below a matrix change nothing, so that matrices of different sizes go in one batch."""
 
@@ -65,16 +64,6 @@ class PerTensor(Matrix, abstract=True):
         equal = isinstance(self.split, int) or self.ignores_zeros
         check(equal, "split", self.split, f"a whole number: {type(self).__name__} needs matrices of one size")
         check(self.batch_dims >= 0, "batch_dims", self.batch_dims, "batch_dims >= 0")
-
-    @property
-    def on_host(self) -> bool:  # type: ignore[override]
-        """True: the host needs the step count to decide whether eigenvectors are due."""
-        return type(self).refresh is not Matrix.refresh
-
-    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
-        if options["differentiable"] and type(self).update is not Matrix.update:
-            return "autograd does not follow its factors: use differentiable=False"
-        return None
 
     def accepts(self, x: Tensor) -> bool:
         if x.dim() < self.batch_dims + 2 or x.numel() == 0:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from superadam.lists import tracing
-
 __all__ = ["add_gram", "combined", "product", "symmetric"]
 
 BLOCK = {torch.float32: 128, torch.float64: 128}  # rows
@@ -66,8 +64,7 @@ def add_gram(A: Tensor, G: Tensor, beta: float, alpha: float) -> None:
 
 def _in_blocks(A: Tensor) -> bool:
     """Whether a product with so many rows takes longer than the calls for its blocks."""
-    plain = A.device.type == "cpu" and not tracing.get() and not torch.is_grad_enabled()
-    return plain and A.shape[-2] >= 2 * BLOCK.get(A.dtype, NARROW)
+    return A.device.type == "cpu" and A.shape[-2] >= 2 * BLOCK.get(A.dtype, NARROW)
 
 
 def _blocks(made: Tensor) -> list[tuple[int, slice, slice]]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from superadam.lists import over
+from superadam.bucket import Bucket
 from superadam.matrices.base import Rotation, check_options
 from superadam.matrices.per_tensor import PerTensor, eigh
 from superadam.matrices.products import combined, product, symmetric
 from superadam.parts import check
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Spectral", "polar"]
 
@@ -177,7 +174,7 @@ class Spectral(PerTensor):
             return math.sqrt(max(1.0, m / n))
         return 0.2 * math.sqrt(max(m, n)) if self.scale == "match_rms_adamw" else math.sqrt(m / n)
 
-    def solve(self, s: View, g: Tensor) -> Tensor:
+    def solve(self, s: Bucket, g: Tensor) -> Tensor:
         if self.lam > 0:
             rotate, d, back = self.eigen(s)
             return back(rotate(g) / d)
@@ -187,7 +184,7 @@ class Spectral(PerTensor):
         rows, columns = g.shape[-2:]
         if isinstance(self.split, int):
             factor = self.factor(rows, columns)
-            return step.to(g.dtype) if factor == 1 else over(step.to(g.dtype), 1 / factor)
+            return step.to(g.dtype) if factor == 1 else step.to(g.dtype).div_(1 / factor)
         step, parts = step.to(g.dtype, copy=True), len(self.split)
         for i, m in enumerate(self.split):  # each of its own size, without the zeros below it
             step[i::parts] *= self.factor(m, columns)
@@ -213,7 +210,7 @@ class Spectral(PerTensor):
         _, rows, columns = self.size(x)
         return self.dims(x, rows=rows <= columns, columns=rows > columns)
 
-    def eigen(self, s: View) -> tuple[Rotation, Tensor, Rotation]:
+    def eigen(self, s: Bucket) -> tuple[Rotation, Tensor, Rotation]:
         G = s.estimates
         left = G.shape[-2] <= G.shape[-1]
         size = G.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(G.dtype).tiny)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from superadam.estimators import Recursive
 from superadam.iterates import Plain
 from superadam.schedules import Paper
 from superadam.theory.theorems import Conditions, Problem, conditions
 
-if TYPE_CHECKING:
-    from superadam._state.composed import ComposedOptimizer
-    from superadam._state.options import Composition
-
 __all__ = ["check_optimizer"]
 
 
-def check_optimizer(opt: ComposedOptimizer, problem: Problem) -> Conditions:
+def check_optimizer(opt: Any, problem: Problem) -> Conditions:
     """The conditions on the optimizer's γ, k, m and c, and the options that the theorems do not cover."""
-    groups = [(group, opt._parts(group)) for group in opt.param_groups]
+    groups = [(plan.group, plan.parts) for plan in opt._current_plans()]
     outside = [text for group, parts in groups for text in _outside(group, parts)]
     notes = [text for group, parts in groups for text in _notes(group, parts)]
     (group, parts), *others = groups
@@ -41,7 +37,7 @@ def check_optimizer(opt: ComposedOptimizer, problem: Problem) -> Conditions:
     return replace(stated, outside=tuple(dict.fromkeys(outside)), notes=tuple(dict.fromkeys(notes)))
 
 
-def _has_theorem(parts: Composition) -> bool:
+def _has_theorem(parts: Any) -> bool:
     line_11 = type(parts.estimator) is Recursive and parts.estimator.tau in (0, 1) and type(parts.iterate) is Plain
     return line_11 and type(parts.schedule) is Paper
 
@@ -55,7 +51,7 @@ def _conditions(problem: Problem, lr: float, tau: float, schedule: Any) -> Condi
     return conditions(problem, tau=tau, lr=lr, k=k, m=m, c=c, cap=schedule.cap)
 
 
-def _outside(group: dict[str, Any], parts: Composition) -> Iterator[str]:
+def _outside(group: dict[str, Any], parts: Any) -> Iterator[str]:
     if type(parts.estimator) is not Recursive:
         yield f"estimator {parts.estimator}: the theorems are about line 11"
     elif parts.estimator.tau not in (0, 1):
@@ -76,7 +72,7 @@ def _outside(group: dict[str, Any], parts: Composition) -> Iterator[str]:
         yield "a learning rate scheduler: the theorems have a constant lr, μ_t is what decreases"
 
 
-def _notes(group: dict[str, Any], parts: Composition) -> Iterator[str]:
+def _notes(group: dict[str, Any], parts: Any) -> Iterator[str]:
     if parts.penalty is not None:
         yield f"penalty {parts.penalty}: gap must be that of f + h, and M_t bounds the gradient mapping of f + h"
     if parts.constraint is not None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from superadam._state.twice import Turns, twice
+from superadam.evaluations import Turns, twice
 
 __all__ = ["TwoPoint"]
 

@@ -51,7 +51,7 @@ SuperAdam(
 adabound: Adam's learning rates between bounds that close in on SGD's
 """
 
-from superadam._state.twins import torch_state_dict
+from superadam.methods import torch_state_dict
 from superadam.zoo.adam_family import adabelief, adabound, adam, adamw, amsgrad, generalized_adam, padam, yogi
 from superadam.zoo.automatic import dog, lamb, lars, prodigy, stable_adamw
 from superadam.zoo.faster import adam_plus, adamw_ahead, mars, mars_approx, nigt, sdlbfgs, storm, super_adam

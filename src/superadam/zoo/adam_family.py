@@ -6,9 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from superadam._state.recipes import recipe
-from superadam._state.twins import Twin
 from superadam.matrices import AdaBound, AdaGrad, AMSGrad, Belief, Matrix, SecondMoment, Yogi
+from superadam.methods import Twin, recipe
 from superadam.optimizer import SuperAdam
 from superadam.schedules import BiasCorrected, Constant, Schedule
 from superadam.zoo.registry import average, checked, compose, cook, corrected, method

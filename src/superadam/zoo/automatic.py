@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from superadam._state.recipes import recipe
 from superadam.matrices import Identity, SecondMoment
+from superadam.methods import recipe
 from superadam.optimizer import SuperAdam
 from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant

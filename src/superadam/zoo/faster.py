@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from superadam._state.recipes import recipe
 from superadam.estimators import Corrected
 from superadam.iterates import Ahead
 from superadam.matrices import AccumulatedNorm, DampedLBFGS, EstimateNorm, Matrix, SecondMoment
+from superadam.methods import recipe
 from superadam.optimizer import SuperAdam
 from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant, Paper, Storm

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from superadam._state.recipes import recipe
 from superadam.estimators import GradientDifferences, HeavyBall, Nesterov, TwoAverages
 from superadam.iterates import ScheduleFree
 from superadam.matrices import AdamMini, Cautious, PastSecondMoment, SecondMoment, Sign, Sophia
+from superadam.methods import recipe
 from superadam.optimizer import SuperAdam
 from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant

@@ -6,11 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from superadam._state.recipes import recipe
-from superadam._state.twins import Twin
 from superadam.estimators import HeavyBall, NesterovAdam
 from superadam.iterates import Averaged
 from superadam.matrices import Adafactor, Centered, Identity, InfinityNorm, Rectified, Resilient, SecondMoment
+from superadam.methods import Twin, recipe
 from superadam.optimizer import SuperAdam
 from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from superadam._state.recipes import recipe
 from superadam.estimators import Nesterov
 from superadam.matrices import SOAP
+from superadam.methods import recipe
 from superadam.optimizer import SuperAdam
 from superadam.schedules import BiasCorrected
 from superadam.zoo.muon_family import EMBEDDINGS, Split, adams, divided

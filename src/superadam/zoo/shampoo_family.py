@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from superadam._state.recipes import recipe
 from superadam.matrices import SOAP, AdaGrad, KLShampoo, Matrix, PSGDKron, Shampoo
+from superadam.methods import recipe
 from superadam.optimizer import SuperAdam
 from superadam.parts import check
 from superadam.schedules import BiasCorrected

@@ -1,21 +1,117 @@
-"""Checkpoints in the format of torch's optimizers, loaded and made, for the methods that torch has too."""
+"""Methods of the literature: options of their own, such as `betas`, and the torch optimizers that they equal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from superadam._state.phases import READY, RESTARTED, START
-from superadam._state.recipes import RECIPES, Recipe
+from superadam.bucket import READY, RESTARTED, START, UNESTIMATED
 from superadam.estimators import Recursive
 from superadam.lists import real, state_dtype
+from superadam.parts import Part
 
-if TYPE_CHECKING:
-    from superadam._state.composed import ComposedOptimizer
+Parts = dict[str, Any]
 
-__all__ = ["Twin", "from_torch", "torch_state_dict"]
+
+class Recipe(NamedTuple):
+    """How a method turns its own options into parts."""
+
+    parts: Callable[..., Parts]
+    """The parts by the names of `SuperAdam`'s options, given the method's."""
+    scale: Callable[..., Any] | None
+    """g_t divided by the average that the method itself keeps, given t and the options; 0 if it keeps none. When an
+    option changes, the average stays."""
+    twin: Twin | None
+    """The optimizer of torch that the method equals."""
+
+
+RECIPES: dict[str, Recipe] = {}
+
+
+def recipe(
+    name: str, *, scale: Callable[..., Any] | None = None, twin: Twin | None = None
+) -> Callable[[Callable[..., Parts]], Callable[..., Parts]]:
+    """Register a function from options to parts as the recipe of a method."""
+
+    def known(parts: Callable[..., Parts]) -> Callable[..., Parts]:
+        RECIPES[name] = Recipe(parts, scale, twin)
+        return parts
+
+    return known
+
+
+def view(method: dict[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:
+    """What a group keeps of its method; nothing if the schedule is another one, for which its β₁ has no meaning."""
+    if method is None:
+        return {}
+    mine = RECIPES[method["type"]].parts(**method["options"])
+    return {"method": method, **method["options"]} if _same(options["schedule"], mine["schedule"]) else {}
+
+
+def follow(opt: Any) -> None:
+    """Make the parts again, and scale g, where options of a method were changed since the last step."""
+    for group in opt.param_groups:
+        method = group.get("method")
+        if method is not None and not method["options"].items() <= group.items():
+            _follow(opt, group, method)
+
+
+def _follow(opt: Any, group: dict[str, Any], method: dict[str, Any]) -> None:
+    recipe, before = RECIPES[method["type"]], method["options"]
+    now = {name: group[name] for name in before}
+    made, wanted = recipe.parts(**before), recipe.parts(**now)
+    changed = ", ".join(n for n in now if now[n] != before[n])
+    if made.keys() != wanted.keys() and any(opt.state.get(p, {}).get("phase", START) != START for p in group["params"]):
+        raise ValueError(
+            f"Changing {changed} of a param group after the first step would change the optimizer's state. Change it "
+            f"before the first step, or construct the optimizer with a non-zero {changed}."
+        )
+    for name in made.keys() & wanted.keys():
+        if made[name] != wanted[name] and not _same(group[name], made[name]):
+            raise ValueError(
+                f"{changed} of a param group was changed, but {method['type']} did not construct the group's {name}. "
+                f"Change group[{name!r}] instead, or restore {changed}."
+            )
+    group.update(dict.fromkeys(made.keys() - wanted.keys()))
+    group.update({name: part.spec() for name, part in wanted.items() if made.get(name) != part})
+    group["method"] = {**method, "options": now}
+    if recipe.scale is not None and _averages(group):
+        _rescale(opt, group, recipe.scale, before, now)
+
+
+def _same(choice: object, part: Part) -> bool:
+    return (choice.spec() if isinstance(choice, Part) else choice) == part.spec()
+
+
+def _averages(group: dict[str, Any]) -> bool:
+    """Whether g_t is a multiple of an average of gradients."""
+    estimator = group["estimator"]
+    return group["tau"] == 0 and (
+        estimator is None or estimator["type"] in ("Corrected", "Nesterov", "Recursive", "TwoAverages")
+    )
+
+
+@torch.no_grad()
+def _rescale(
+    opt: Any, group: dict[str, Any], scale: Callable[..., Any], before: dict[str, Any], now: dict[str, Any]
+) -> None:
+    together: dict[float, list[Tensor]] = {}
+    for p in group["params"]:
+        state = opt.state.get(p, {})
+        t = state.get("step", 0)
+        if state.get("phase", START) in UNESTIMATED or t == 0:
+            continue
+        old, new = scale(t, **before), scale(t, **now)
+        if old == 0:  # the average begins with the next gradient
+            state["g"], state["phase"] = torch.zeros_like(state["g"]), RESTARTED
+        elif new != old:
+            together.setdefault(new / old, []).append(state["g"])
+    for factor, tensors in together.items():
+        torch._foreach_mul_(tensors, factor)
+
 
 # Options that both sides have; options of torch for how a step runs, of which a checkpoint changes none here.
 SHARED = ("lr", "weight_decay", "maximize")
@@ -40,7 +136,7 @@ class Twin(NamedTuple):
     """Whether torch creates the state before the first step."""
 
 
-def from_torch(opt: ComposedOptimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+def from_torch(opt: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
     """A checkpoint of the torch optimizer that `opt` equals, in our format. Any other dict is returned as it is."""
     groups, saved = opt.param_groups, state_dict["param_groups"]
     foreign = len(groups) == len(saved) and not any("matrix" in group for group in saved)
@@ -137,7 +233,7 @@ def _ours(recipe: Recipe, options: dict[str, Any], state: dict[str, Any]) -> dic
     return {"step": t, "phase": READY if t > 0 else START, **buffers}
 
 
-def torch_state_dict(opt: ComposedOptimizer) -> dict[str, Any]:
+def torch_state_dict(opt: Any) -> dict[str, Any]:
     """The state of a method that torch has, for `load_state_dict` of torch's optimizer.
 
     The methods are "sgd", "adagrad", "adadelta", "adam", "adamw", "radam", "adamax" and "amsgrad" (torch.optim.Adam or
@@ -164,7 +260,7 @@ def torch_state_dict(opt: ComposedOptimizer) -> dict[str, Any]:
         options = {name: own[name] for name in twin.options}
         if twin.decouples:
             options["decoupled_weight_decay"] = saved["decoupled_weight_decay"]
-        ways = {name: saved[name] if name in ("capturable", "differentiable") else None for name in WAYS}
+        ways = {name: False if name in ("capturable", "differentiable") else None for name in WAYS}
         others = {name: value for name, value in saved.items() if name not in {*opt.defaults, *own, "method"}}
         shared = {name: saved[name] for name in SHARED}
         found["param_groups"].append({**shared, **options, **twin.fixed, **ways, **others})

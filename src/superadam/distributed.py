@@ -1,8 +1,12 @@
-"""Which process works on the matrices of a parameter, where a matrix of each tensor needs them whole.
+"""Several processes: parts of tensors (DTensor), sums over ranks, and owners of matrices.
 
-All processes do the same work, unless
+FSDP2 divides a parameter among processes, as a DTensor. A step works on the part that is here, as if it were the whole;
+sums over all of x are taken over this part first, and then once over the processes.
 
-- FSDP2 has cut the parameter between its matrices (experts): each process works on those it holds, and nothing is sent;
+A matrix of each tensor needs its tensor whole. All processes do the same work, unless
+
+- FSDP2 has cut the parameter between its matrices (experts): each process works on the matrices that it holds, and
+  nothing is sent;
 - FSDP2 has cut it elsewhere: one process owns the parameter. The others send it their parts, and get their parts of the
   step;
 - `opt.divide_matrices()` was called for parameters that every process holds (DDP): one process owns each, and sends the
@@ -15,24 +19,191 @@ depend on the shapes and the order of the parameters alone, so that all processe
 from __future__ import annotations
 
 import math
+import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from superadam._state.sharding import gathered, is_dtensor, joined, local, sharding, share
-from superadam._state.torch_versions import dimension_to_cut
-from superadam.lists import each, join, real, state_dtype
+from superadam.lists import state_dtype
+from superadam.parts import Part
 
-if TYPE_CHECKING:
-    from superadam._state.plans import GroupPlan
-    from superadam._step.view import View
-    from superadam.matrices import Matrix
+__all__ = [
+    "Place",
+    "Sharding",
+    "everywhere",
+    "from_owners",
+    "gathered",
+    "have_gradients",
+    "is_dtensor",
+    "joined",
+    "like",
+    "local",
+    "objection",
+    "over_ranks",
+    "places",
+    "positions",
+    "restored",
+    "saved",
+    "sharding",
+    "share",
+    "sums_over_ranks",
+    "to_owners",
+]  # fmt: skip
 
-__all__ = ["Place", "batches", "everywhere", "have_gradients", "places", "restored", "saved", "unbatched"]
+Key = TypeVar("Key", bound=Hashable)
+# A device mesh and the dimensions of it that a tensor is cut along; None for a tensor that is here in full.
+Sharding = tuple[Any, tuple[int, ...]] | None
+
+
+def is_dtensor(x: Tensor) -> bool:
+    if type(x) in (Tensor, torch.nn.Parameter):
+        return False
+    module = sys.modules.get("torch.distributed.tensor")  # whoever has a DTensor has imported it
+    return module is not None and isinstance(x, module.DTensor)
+
+
+def local(x: Tensor) -> Tensor:
+    """What this process holds of x."""
+    part: Tensor = x.to_local() if is_dtensor(x) else x  # type: ignore[attr-defined]
+    return part
+
+
+def sharding(x: Tensor) -> Sharding:
+    """How x is cut into parts, if it is."""
+    if not is_dtensor(x):
+        return None
+    mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
+    cut = tuple(i for i, place in enumerate(placements) if not place.is_replicate() and mesh.size(i) > 1)
+    return (mesh, cut) if cut else None
+
+
+def like(x: Tensor, p: Tensor) -> Tensor:
+    """x, sharded as p is."""
+    if not is_dtensor(p) or is_dtensor(x):
+        return x
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(x, p.device_mesh, p.placements)  # type: ignore[attr-defined]
+
+
+def joined(part: Tensor, shape: torch.Size, p: Tensor) -> Tensor:
+    """A tensor of `shape`, sharded as p is, of which this process holds `part`."""
+    if not is_dtensor(p):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    stride = torch.empty(shape, device="meta").stride()
+    where = (p.device_mesh, p.placements)  # type: ignore[attr-defined]
+    return DTensor.from_local(part, *where, run_check=False, shape=shape, stride=stride)
+
+
+def gathered(part: Tensor, p: Tensor) -> Tensor:
+    """The whole of a tensor like p, of which this process holds `part`."""
+    if sharding(p) is None:
+        return part
+    whole: Tensor = joined(part, p.shape, p).full_tensor()  # type: ignore[attr-defined]
+    return whole
+
+
+def share(whole: Tensor, p: Tensor) -> Tensor:
+    """What this process holds of a tensor like p."""
+    if sharding(p) is None:
+        return whole
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh, placements = p.device_mesh, p.placements  # type: ignore[attr-defined]
+    return (
+        DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        .redistribute(placements=placements)
+        .to_local()
+    )
+
+
+def positions(x: Tensor) -> Tensor:
+    """The index, in all of x as a vector, of every coordinate that this process holds."""
+    shape, offset = tuple(local(x).shape), (0,) * x.dim()
+    if is_dtensor(x):
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
+        _, offset = compute_local_shape_and_global_offset(x.shape, mesh, placements)
+    places = torch.zeros((), dtype=torch.int64, device=x.device)
+    for whole, size, start in zip(x.shape, shape, offset, strict=True):
+        places = places.unsqueeze(-1) * whole + torch.arange(start, start + size, device=x.device)
+    return places
+
+
+def over_ranks(value: Tensor, how: Sharding, op: str = "sum") -> Tensor:
+    """Sum `value`, in place, over the processes that hold the parts of a tensor; or reduce it by another `op`."""
+    if how is not None:
+        mesh, cut = how
+        for i in cut:
+            op_ = getattr(torch.distributed.ReduceOp, op.upper())
+            torch.distributed.all_reduce(value, op_, group=mesh.get_group(i))
+    return value
+
+
+def sums_over_ranks(sums: dict[tuple[Key, Sharding], list[tuple[Tensor, ...]]]) -> dict[Key, tuple[Tensor, ...]]:
+    """Add up sums over pieces of what this process holds, then over processes and shardings: a message for each."""
+    totals: dict[Key, tuple[Tensor, ...]] = {}
+    for how in dict.fromkeys(how for _, how in sums):
+        parts = {
+            key: tuple(torch.stack(column).sum() for column in zip(*pieces, strict=True))
+            for (key, of), pieces in sums.items()
+            if of == how
+        }
+        if how is not None:
+            wide = max((v.dtype for values in parts.values() for v in values), key=lambda dtype: dtype.itemsize)
+            flat = [v for values in parts.values() for v in values]
+            message = over_ranks(torch.stack([v.to(flat[0].device, wide) for v in flat]), how)
+            arrived = iter(message.unbind())
+            parts = {key: tuple(next(arrived).to(v) for v in values) for key, values in parts.items()}
+        for key, values in parts.items():
+            totals[key] = tuple(map(torch.add, totals[key], values)) if key in totals else values
+    return totals
+
+
+def objection(parts: Any, p: Tensor) -> str | None:
+    """Why a sharded parameter cannot have these parts and options, or None."""
+    how = sharding(p)
+    if how is None:
+        return None
+    if parts.matrix.joint:
+        return f"{type(parts.matrix).__name__} solves for all coordinates at once: use a diagonal or a scalar matrix"
+    placements = p.placements  # type: ignore[attr-defined]
+    cut = {placements[i].dim % max(p.dim(), 1) for i in how[1]}
+    for part in filter(None, (parts.constraint, parts.penalty)):
+        if not part.separable and cut & _coupled(part, p.dim()):
+            return (
+                f"{part} couples coordinates along dimension {min(cut)}, which the processes have divided: give it a "
+                "dim= that each holds in full, shard along another dimension (the shard_placement_fn of fully_shard), "
+                "or leave the parameter unsharded (its ignored_params)"
+            )
+        if any(_spans(value, p.dim(), dim) for value in part.spec().values() for dim in cut):
+            name = type(part).__name__
+            return f"{name} has an option with an element for each slice of what the processes divide: use a number"
+    return None
+
+
+def _coupled(part: Part, ndim: int) -> set[int]:
+    """The dimensions along which a set or a penalty couples coordinates."""
+    dim = getattr(part, "dim", None)
+    if dim is None:
+        return set(range(ndim))
+    along: Iterable[int] = dim if isinstance(dim, tuple) else (dim,)
+    return {d % ndim for d in along}
+
+
+def _spans(value: object, ndim: int, dim: int) -> bool:
+    """Whether an option of a set, broadcast to `ndim` dimensions, differs along `dim`."""
+    return isinstance(value, Tensor) and value.dim() >= ndim - dim and value.shape[dim - ndim] != 1
+
+
+# ---------------------------------------------------------------------------------- owners
 
 
 class Place(NamedTuple):
@@ -58,13 +229,13 @@ class Place(NamedTuple):
         return math.prod(self.shape) * (m + n)
 
 
-def everywhere(p: Tensor, matrix: Matrix) -> Place:
+def everywhere(p: Tensor, matrix: Any) -> Place:
     """All processes do the same work."""
     shape = tuple(matrix.matrices(torch.empty(_real(p), device="meta")).shape)
     return Place(shape, shape[0])
 
 
-def _place(p: Tensor, matrix: Matrix, processes: Any) -> Place:
+def _place(p: Tensor, matrix: Any, processes: Any) -> Place:
     """The place of a parameter, whose owner is not known yet."""
     place, how = everywhere(p, matrix), sharding(p)
     if matrix.is_diagonal:
@@ -83,17 +254,12 @@ def _place(p: Tensor, matrix: Matrix, processes: Any) -> Place:
     return place._replace(group=mesh.get_group(cut[0]), dim=dim)
 
 
-def places(plan: GroupPlan, processes: Any, known: dict[Tensor, Place]) -> dict[Tensor, Place]:
-    """The places of the parameters of a plan that have matrices of their own. What is `known` keeps its owner.
+def places(matrices: dict[Tensor, Any], processes: Any, known: dict[Tensor, Place]) -> dict[Tensor, Place]:
+    """Return the places of the parameters with a matrix of each tensor. What is `known` keeps its owner.
 
     The costliest comes first, and each goes to the process that has the least to do.
     """
-    matrices = {p: plan.of(p).matrix for p in plan.group["params"]}
-    found = {
-        p: _place(p, matrix, processes)
-        for p, matrix in matrices.items()
-        if matrix.scope == "tensor" and matrix.accepts(real(p))
-    }
+    found = {p: _place(p, matrix, processes) for p, matrix in matrices.items()}
     owned = [p for p, place in found.items() if place.group is not None]
     loads = {found[p].group: [0] * found[p].group.size() for p in owned}
     for place in known.values():
@@ -134,6 +300,22 @@ def have_gradients(where: dict[Tensor, Place]) -> dict[Tensor, int]:
         dist.all_reduce(there, group=_on_host(group))
         found.update(zip(params, there.tolist(), strict=True))
     return found
+
+
+def check_agreement(places: dict[Tensor, Any], name: Callable[[Tensor], str]) -> None:
+    """Refuse, on all processes, a gradient that only some have, where one of them owns the matrix of the parameter.
+
+    The length of the messages to the owner depends on the gradients. Without this check the processes would wait for
+    each other for ever, or mix up gradients.
+    """
+    for p, have in have_gradients(places).items():
+        if 0 < have < (size := places[p].group.size()):
+            here = "has none" if p.grad is None else "has one"
+            raise RuntimeError(
+                f"Parameter {name(p)} has a gradient on {have} of {size} processes (this one {here}), but one process "
+                "computes its matrix for all. Give it a gradient on every process or on none. (DDP with "
+                "find_unused_parameters=True does: zeros where the parameter was not used.)"
+            )
 
 
 def to_owners(parts: list[Tensor], params: list[Tensor], where: list[Place]) -> list[Tensor | None]:
@@ -259,7 +441,7 @@ def saved(factor: Tensor, p: Tensor, place: Place) -> Tensor:
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     mesh, cut = sharding(p)  # type: ignore[misc]
-    dim = dimension_to_cut(shape, place.group.size())
+    dim = _dimension_to_cut(shape, place.group.size())
     part = whole.narrow(dim, *_chunk(shape[dim], place.group.size(), place.group.rank())).clone()
     placements = [Shard(dim) if i in cut else Replicate() for i in range(mesh.ndim)]
     return DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=whole.stride())
@@ -276,17 +458,11 @@ def restored(factor: Tensor, p: Tensor, place: Place) -> Tensor:
     return whole if place.here else whole[:0].clone()
 
 
-def batches(views: list[View], tensors: list[Tensor]) -> list[Tensor]:
-    """`View.matrices` of several views, with one message for all."""
-    parts = [part for tensor in tensors for part in each(tensor)]
-    params, places = [p for v in views for p in v.params], [place for v in views for place in v.places]
-    wholes = iter(to_owners(parts, params, places))
-    return [view.batch_of([next(wholes) for _ in view.params]) for view in views]
+def _dimension_to_cut(shape: torch.Size, parts: int) -> int:
+    """Return the dimension along which a tensor is saved as a DTensor: the longest that the parts divide evenly.
 
-
-def unbatched(views: list[View], matrices: list[Tensor]) -> list[Tensor]:
-    """`View.tensors` of several views, with one message for all."""
-    wholes = [whole for v, batch in zip(views, matrices, strict=True) for whole in v.wholes_of(batch)]
-    params, places = [p for v in views for p in v.params], [place for v in views for place in v.places]
-    parts = iter(from_owners(wholes, params, places))
-    return [join([next(parts) for _ in view.params]) for view in views]
+    full_tensor() cuts off what was added to parts of unequal size, which leaves gaps, unless by the first dimension.
+    torch 2.9 sends such a tensor from rank 0 with its gaps.
+    """
+    even = [d for d, size in enumerate(shape) if size % parts == 0]
+    return max(even, key=shape.__getitem__) if even else next((d for d, size in enumerate(shape) if size > 1), 0)
