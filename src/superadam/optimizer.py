@@ -457,7 +457,7 @@ class SuperAdam(torch.optim.Optimizer):
         return half
 
     def _nothing_to_learn(self) -> bool:
-        """Return whether γ = 0 and all gradients are 0: torch.distributed.checkpoint creates the state by such a step."""
+        """Return whether γ = 0 and all gradients are 0: torch.distributed.checkpoint makes the state by such a step."""
         if any(_on_device(lr) or lr != 0 for lr in (group["lr"] for group in self.param_groups)):
             return False
         seen = [(p, p.grad) for p in self._parameters() if p.grad is not None]
@@ -514,7 +514,7 @@ class SuperAdam(torch.optim.Optimizer):
         if any(["method" in group for group in groups]):
             methods.follow(self)
         if len(plans) != len(groups) or not all(
-            [plan.group is g and plan.is_current() for plan, g in zip(plans, groups)]
+            [plan.group is g and plan.is_current() for plan, g in zip(plans, groups, strict=True)]
         ):
             self._replan()
         return self._plans

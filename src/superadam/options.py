@@ -427,7 +427,7 @@ def refuse_misspelt(group: dict[str, Any], known: dict[str, Any]) -> None:
 
 
 def normalised(options: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy with every value checked, the parts as plain data, and the composition's own lr in place of None."""
+    """Return a copy with every value checked, parts as plain data, and the composition's own lr in place of None."""
     if isinstance(options["lr"], str):
         check(options["lr"] == "auto", "lr", repr(options["lr"]), "a number, None or 'auto'")
         options = {**options, "lr": None, "stepsize": _automatic(options["stepsize"])}
