@@ -8,7 +8,7 @@ from pathlib import Path
 from griffe import Extension, Function, Parameter, ParameterKind, Parameters
 
 from superadam import zoo
-from superadam._state.parts import Part
+from superadam.parts import Part
 
 sys.path.insert(0, str(Path(__file__).parent))
 from options import of_method, options

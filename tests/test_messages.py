@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from superadam import SuperAdam, create, matrices, twice
-from superadam._state.messages import warn
+from superadam.messages import warn
 
 
 def parameter():

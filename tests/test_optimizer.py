@@ -10,7 +10,7 @@ from pairs import pairs
 from problems import CASES, LR, Stochastic, SuperAdam, train
 from superadam import create, matrices, reference, schedules, twice, zoo
 from superadam._state import torch_versions
-from superadam._step.tensors import TensorList
+from superadam.lists import TensorList
 
 SAMPLES = list(range(30))
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from superadam._state.parts import Part, check
-from superadam._step.tensors import Scalar
+from superadam.lists import Scalar
+from superadam.parts import Part, check
 
 if TYPE_CHECKING:
     from superadam._step.view import View

@@ -18,7 +18,7 @@ import superadam_lab
 from options import described, of_method, options
 from references import REFERENCES, paper
 from superadam import zoo
-from superadam._state.parts import Part
+from superadam.parts import Part
 from superadam_lab.comparison.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ import torch
 import copies
 import superadam
 from superadam import sets, zoo
-from superadam._state.parts import Part
+from superadam.parts import Part
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

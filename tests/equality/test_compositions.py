@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pairs import pairs
 from problems import Stochastic, SuperAdam, train
 from superadam import estimators, iterates, matrices, reference, schedules
-from superadam._step.tensors import norm2
+from superadam.lists import norm2
 
 SAMPLES = list(range(15))
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from superadam import Monitor, SuperAdam, create, estimators, matrices, schedules, sets, twice
 from superadam._state import refusals
-from superadam._step.tensors import join
+from superadam.lists import join
 from superadam.matrices import SOAP, Adafactor, ByShape, KLShampoo, PSGDKron, SecondMoment, Shampoo, Spectral
 from superadam.matrices import per_tensor as per_tensor_module
 from superadam.matrices.spectral import polar, polynomials

@@ -8,7 +8,7 @@ import torch
 from sets.every import BOUNDED, EVERY, INEQUALITIES, OF_ROWS, OF_SCIPY, example
 from sets.wide import MAX
 from superadam import SuperAdam, sets
-from superadam._state.parts import Part
+from superadam.parts import Part
 
 
 @pytest.mark.parametrize("name", OF_SCIPY)

@@ -19,8 +19,8 @@ from superadam._state.plans import GroupPlan, layers_of, options_of, warn_of_unm
 from superadam._state.sharding import joined, local
 from superadam._state.sharding import objection as sharding_objection
 from superadam._state.torch_versions import check_fsdp2
-from superadam._step.tensors import gamma_of, real, state_dtype
 from superadam._step.view import State
+from superadam.lists import gamma_of, real, state_dtype
 from superadam.matrices import Matrix
 from superadam.sets import ConvexSet
 from superadam.stepsizes import Stepsize

@@ -13,7 +13,7 @@ from superadam._state import options
 from superadam._state.owners import restored
 from superadam._state.plans import GroupPlan
 from superadam._state.sharding import like
-from superadam._step.tensors import real
+from superadam.lists import real
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer

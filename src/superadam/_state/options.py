@@ -11,14 +11,14 @@ import torch
 from torch import Size, Tensor
 
 from superadam._state import formats
-from superadam._state.parts import Part, check, nearest
 from superadam._state.precision import ROUNDINGS
-from superadam._step.tensors import real, state_dtype
 from superadam._step.view import View
 from superadam.estimators import Estimator, Recursive
 from superadam.iterates import Iterate, Plain
+from superadam.lists import real, state_dtype
 from superadam.matrices import ByShape, Matrix
 from superadam.matrices.base import Slot
+from superadam.parts import Part, check, nearest
 from superadam.penalties import Penalty
 from superadam.schedules import BiasCorrected, Schedule
 from superadam.sets import ConvexSet

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from superadam._state.sharding import gathered, is_dtensor, joined, local, sharding, share
 from superadam._state.torch_versions import dimension_to_cut
-from superadam._step.tensors import each, join, real, state_dtype
+from superadam.lists import each, join, real, state_dtype
 
 if TYPE_CHECKING:
     from superadam._state.plans import GroupPlan

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superadam._state.messages import warn
 from superadam._state.sharding import local
+from superadam.messages import warn
 
 __all__ = ["WATCHED", "Pairing"]
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from superadam._state.messages import warn
 from superadam._state.options import FLAGS, KINDS, Composition
-from superadam._step.tensors import real, state_dtype
+from superadam.lists import real, state_dtype
 from superadam.matrices import ByShape, Matrix
 from superadam.matrices.base import Slot
+from superadam.messages import warn
 
 if TYPE_CHECKING:
     from superadam._state.owners import Place

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from superadam._state.sharding import local, positions
-from superadam._step.tensors import Scalar, each, join, real, state_dtype
 from superadam._step.view import Line, Sums, View
+from superadam.lists import Scalar, each, join, real, state_dtype
 
 __all__ = ["ROUNDINGS", "objection", "precisely", "prepare", "round_after", "round_state", "stochastic"]
 

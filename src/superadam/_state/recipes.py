@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from superadam._state.messages import warn
-from superadam._state.parts import Part
 from superadam._state.phases import START, UNESTIMATED, forget
-from superadam._step.tensors import compiled_step
+from superadam.lists import compiled_step
+from superadam.messages import warn
+from superadam.parts import Part
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer

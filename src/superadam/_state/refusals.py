@@ -11,8 +11,8 @@ from torch import Tensor
 
 from superadam._state import owners
 from superadam._state.sharding import Sharding, local, over_ranks, sharding
-from superadam._step.tensors import dot, each, real, state_dtype, tracing
 from superadam._step.view import View
+from superadam.lists import dot, each, real, state_dtype, tracing
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer

@@ -22,8 +22,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import Self
 
-from superadam._state.messages import warn
 from superadam._state.sharding import local
+from superadam.messages import warn
 
 __all__ = ["Buffers", "Replay", "generators_of", "is_due", "put_back"]
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from superadam._state.parts import Part
+from superadam.parts import Part
 
 __all__ = [
     "Sharding",

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from superadam._state.phases import READY, RESTARTED, START
 from superadam._state.recipes import RECIPES, Recipe
-from superadam._step.tensors import real, state_dtype
 from superadam.estimators import Recursive
+from superadam.lists import real, state_dtype
 
 if TYPE_CHECKING:
     from superadam._state.composed import ComposedOptimizer

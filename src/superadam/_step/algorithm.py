@@ -22,8 +22,8 @@ from superadam._state.sharding import Sharding, sums_over_ranks
 from superadam._step import dispatch, fused, line_4, line_9
 from superadam._step.compiled import Compiled
 from superadam._step.layout import Layout, grouped
-from superadam._step.tensors import each, join, norm2, state_dtype
 from superadam._step.view import State, Sums, View
+from superadam.lists import each, join, norm2, state_dtype
 from superadam.matrices import Matrix
 from superadam.stepsizes import Stepsize
 

@@ -20,8 +20,8 @@ from superadam._state.phases import PENDING
 from superadam._step import tiles
 from superadam._step.dispatch import LISTS, TILES, Tiles, Way, aligned, compiles
 from superadam._step.layout import facts
-from superadam._step.tensors import Scalar, TensorList, each, flattened, state_dtype, tracing
 from superadam._step.view import Line, Sums, View
+from superadam.lists import Scalar, TensorList, each, flattened, state_dtype, tracing
 
 __all__ = ["Compiled"]
 

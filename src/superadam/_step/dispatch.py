@@ -18,9 +18,9 @@ from torch._compile import _disable_dynamo
 from superadam._state.precision import precisely, round_after
 from superadam._state.refusals import WATCHED_STEPS, check_matrix
 from superadam._step import line_4, line_9, tiles
-from superadam._step.tensors import Scalar, add_scaled, compiled_step
 from superadam._step.view import Line, Sums, View
 from superadam.iterates import Plain
+from superadam.lists import Scalar, add_scaled, compiled_step
 
 __all__ = [
     *("absorb", "absorb_and_move", "measure", "move", "move_and_prepare", "observe", "prepare"),

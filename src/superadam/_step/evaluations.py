@@ -11,7 +11,6 @@ from torch import Tensor
 
 from superadam._state import recipes, refusals, twice
 from superadam._state import scaler as scaling
-from superadam._state.messages import warn
 from superadam._state.pairing import WATCHED
 from superadam._state.replay import Replay, is_due
 from superadam._state.sharding import local, over_ranks, sharding
@@ -19,6 +18,7 @@ from superadam._state.torch_versions import check_capture
 from superadam._step.dispatch import eagerly
 from superadam._step.points import Points
 from superadam._step.view import View
+from superadam.messages import warn
 
 __all__ = ["Evaluations", "Loss", "UsedGradients"]
 

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version  # the kernels do not tell autograd what they write into
 
-from superadam._state.messages import warn
 from superadam._step import dispatch
 from superadam._step.dispatch import Tiles, Way
 from superadam._step.layout import facts
-from superadam._step.tensors import Scalar, join
 from superadam._step.view import Sums, View
 from superadam._step.workspace import scratch
 from superadam.estimators import Recursive
 from superadam.iterates import Plain
+from superadam.lists import Scalar, join
 from superadam.matrices import AccumulatedNorm, AdaGrad, AMSGrad, BeliefNorm, GradientNorm, Identity, SecondMoment
+from superadam.messages import warn
 from superadam.schedules import Constant, Schedule
 from superadam.sets.separable import Intervals
 

@@ -14,8 +14,8 @@ from superadam._state import refusals
 from superadam._state.owners import Place, everywhere
 from superadam._state.sharding import sharding
 from superadam._step import tiles
-from superadam._step.tensors import flattened, real, state_dtype
 from superadam._step.view import State, View
+from superadam.lists import flattened, real, state_dtype
 
 if TYPE_CHECKING:
     from superadam._state.options import Composition

@@ -16,9 +16,9 @@ from superadam._state.phases import PENDING
 from superadam._state.refusals import WATCHED_STEPS, check_matrix, finite
 from superadam._state.sharding import local
 from superadam._step import tiles
-from superadam._step.tensors import Scalar, TensorList, add_scaled, each, join, real, state_dtype, tracing
 from superadam._step.view import View
 from superadam._step.workspace import scratch
+from superadam.lists import Scalar, TensorList, add_scaled, each, join, real, state_dtype, tracing
 from superadam.penalties import combined_argmin
 from superadam.sets import ConvexSet
 from superadam.sets.base import like

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from superadam._state import refusals
 from superadam._state.aside import aside
-from superadam._state.messages import warn
 from superadam._state.owners import Place
 from superadam._state.phases import PENDING, READY, START, UNESTIMATED, forget
 from superadam._state.plans import GroupPlan
@@ -23,10 +22,11 @@ from superadam._step import dispatch, line_9
 from superadam._step.algorithm import AlgorithmOne, move_key
 from superadam._step.dispatch import eagerly
 from superadam._step.layout import grouped
-from superadam._step.tensors import real
 from superadam._step.view import State, View
 from superadam.iterates import Iterate
+from superadam.lists import real
 from superadam.matrices import Matrix
+from superadam.messages import warn
 
 __all__ = ["Points"]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from superadam._step.tensors import flattened, state_dtype
 from superadam._step.view import View
 from superadam._step.workspace import keep_small_blocks
+from superadam.lists import flattened, state_dtype
 
 __all__ = ["MULTIPLE", "SMALL", "TILE", "aligned", "alike", "cut", "in_one_piece", "large", "lots_of_small", "pieces"]
 

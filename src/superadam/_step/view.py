@@ -15,7 +15,7 @@ from torch import Tensor
 from superadam._state.owners import Place, batches, unbatched
 from superadam._state.phases import BETWEEN, RESTARTED
 from superadam._state.sharding import Sharding, local, over_ranks
-from superadam._step.tensors import Scalar, TensorList, add_scaled, each, gamma_of, join, real, state_dtype
+from superadam.lists import Scalar, TensorList, add_scaled, each, gamma_of, join, real, state_dtype
 from superadam.matrices.base import Matrix
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from superadam._state.parts import Part
-from superadam._step.tensors import mix
+from superadam.lists import mix
+from superadam.parts import Part
 
 if TYPE_CHECKING:
     from superadam._step.view import View

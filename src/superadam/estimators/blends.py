@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
-from superadam._step.tensors import mix
 from superadam.estimators.base import Blend
+from superadam.lists import mix
+from superadam.parts import check
 from superadam.schedules import BiasCorrected
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
-from superadam._step.tensors import Scalar, TensorList, add_scaled, mix
 from superadam.iterates.base import Iterate
+from superadam.lists import Scalar, TensorList, add_scaled, mix
+from superadam.parts import check
 from superadam.schedules import BiasCorrected
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from superadam._state.parts import Part
-from superadam._step.tensors import Scalar
+from superadam.lists import Scalar
+from superadam.parts import Part
 
 if TYPE_CHECKING:
     from superadam._step.view import View

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from superadam._state.parts import check
 from superadam.iterates.base import Iterate
+from superadam.parts import check
 from superadam.schedules import Constant
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Line 4: the adaptive matrices H_t."""
 
-from superadam._step.tensors import dot, norm2
+from superadam.lists import dot, norm2
 from superadam.matrices.adam_kin import Centered, InfinityNorm, PastSecondMoment, Rectified
 from superadam.matrices.base import Matrix, MultipleOfIdentity, Slot
 from superadam.matrices.bounded import Resilient, Sign, Sophia, sampled_label_loss

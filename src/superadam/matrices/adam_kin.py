@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
-from superadam._step.tensors import mix, over, plus
+from superadam.lists import mix, over, plus
 from superadam.matrices.base import STILL, Matrix, check_options
+from superadam.parts import check
 
 if TYPE_CHECKING:
     from superadam._step.view import View

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from superadam._state.parts import Part, check
+from superadam.parts import Part, check
 
 if TYPE_CHECKING:
     from superadam._step.view import View

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
-from superadam._step.tensors import clip
+from superadam.lists import clip
 from superadam.matrices.base import STILL, Matrix
+from superadam.parts import check
 
 if TYPE_CHECKING:
     from superadam._step.view import View

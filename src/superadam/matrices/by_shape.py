@@ -7,10 +7,10 @@ from dataclasses import field
 
 from torch import Tensor
 
-from superadam._state.parts import check
 from superadam.matrices.base import Matrix
 from superadam.matrices.paper import SecondMoment
 from superadam.matrices.soap import SOAP
+from superadam.parts import check
 
 __all__ = ["ByShape"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
-from superadam._step.tensors import clip, each, join, plus, power
+from superadam.lists import clip, each, join, plus, power
 from superadam.matrices.base import STILL, Matrix, check_options
 from superadam.matrices.paper import root
+from superadam.parts import check
 
 if TYPE_CHECKING:
     from superadam._step.view import View

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
-from superadam._step.tensors import Scalar, TensorList
+from superadam.lists import Scalar, TensorList
 from superadam.matrices.base import Matrix, Rotation, Slot, check_options
 from superadam.matrices.paper import correction
+from superadam.parts import check
 
 if TYPE_CHECKING:
     from superadam._step.view import View

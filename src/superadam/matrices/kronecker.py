@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from superadam._state.parts import check
-from superadam._step.tensors import Scalar
+from superadam.lists import Scalar
 from superadam.matrices.base import Matrix, Rotation, Slot
 from superadam.matrices.per_tensor import PerTensor, Trouble, descending, eigh, not_finite, orthogonal, retried
 from superadam.matrices.products import add_gram, symmetric
+from superadam.parts import check
 
 if TYPE_CHECKING:
     from superadam._step.view import View

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam._step.tensors import Scalar, dot, norm2, over, plus
+from superadam.lists import Scalar, dot, norm2, over, plus
 from superadam.matrices.base import Matrix, MultipleOfIdentity, check_options
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from superadam._state.parts import check
 from superadam.matrices.base import Matrix
+from superadam.parts import check
 
 __all__ = ["LinAlgError", "PerTensor", "Trouble", "descending", "eigh", "orthogonal", "retried", "spectrum"]
 

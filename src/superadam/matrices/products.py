@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from superadam._step.tensors import tracing
+from superadam.lists import tracing
 
 __all__ = ["add_gram", "combined", "product", "symmetric"]
 

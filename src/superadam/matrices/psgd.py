@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
 from superadam.matrices.base import Rotation, Slot
 from superadam.matrices.per_tensor import PerTensor, spectrum
+from superadam.parts import check
 
 if TYPE_CHECKING:
     from superadam._step.view import View

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
-from superadam._step.tensors import dot, norm2
+from superadam.lists import dot, norm2
 from superadam.matrices.base import Matrix, Slot
+from superadam.parts import check
 
 if TYPE_CHECKING:
     from superadam._step.view import View

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from superadam._state.parts import check
-from superadam._step.tensors import norm2
+from superadam.lists import norm2
 from superadam.matrices.base import Matrix
+from superadam.parts import check
 
 if TYPE_CHECKING:
     from superadam._step.view import View

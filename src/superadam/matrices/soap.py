@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
 from superadam.matrices.base import Slot, check_options
 from superadam.matrices.kronecker import SIDES, Kronecker, outer
 from superadam.matrices.paper import root
 from superadam.matrices.products import symmetric
+from superadam.parts import check
 
 if TYPE_CHECKING:
     from superadam._step.view import View

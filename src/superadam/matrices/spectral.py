@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
-from superadam._step.tensors import over
+from superadam.lists import over
 from superadam.matrices.base import Rotation, check_options
 from superadam.matrices.per_tensor import PerTensor, eigh
 from superadam.matrices.products import combined, product, symmetric
+from superadam.parts import check
 
 if TYPE_CHECKING:
     from superadam._step.view import View

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from superadam._state.messages import warn
-from superadam._state.parts import nearest
+from superadam.messages import warn
+from superadam.parts import nearest
 
 __all__ = ["LIMITS", "Alarms", "MonitorWarning"]
 

@@ -13,8 +13,8 @@ from superadam._state.sharding import Sharding, local, over_ranks, sharding
 from superadam._step import line_9
 from superadam._step.layout import facts
 from superadam._step.line_9 import gamma_of_move, solve_jointly
-from superadam._step.tensors import Scalar, dot, norm2
 from superadam._step.view import View
+from superadam.lists import Scalar, dot, norm2
 from superadam.matrices import Matrix
 from superadam.matrices.per_tensor import LinAlgError, spectrum
 from superadam.monitor.probes import Gradients, Points

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from superadam._state.parts import Part, check
+from superadam.parts import Part, check
 from superadam.sets.base import _NEEDS_SCALAR, ConvexSet, _scalar_matrices, metric_objection
 
 __all__ = ["Penalty", "check_weight", "combined_argmin", "pair_objection"]

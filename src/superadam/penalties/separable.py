@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
+from superadam.parts import check
 from superadam.penalties.base import Penalty, check_weight
 from superadam.sets.base import in_metric
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from superadam._state.aside import aside, gradients
 from superadam._state.replay import Replay
-from superadam._step.tensors import TensorList, dot, norm2, real, state_dtype
+from superadam.lists import TensorList, dot, norm2, real, state_dtype
 
 __all__ = ["Evaluator", "LossFn", "Moments", "differences", "directions", "largest_curvature", "ratio", "untouched"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from superadam._state.parts import check
+from superadam.parts import check
 from superadam.probe.gradients import LossFn, untouched
 from superadam.zoo import create
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from superadam._state.parts import check
-from superadam._step.tensors import dot
+from superadam.lists import dot
+from superadam.parts import check
 from superadam.probe import noise_model
 from superadam.probe.gradients import Evaluator, LossFn, differences, directions, largest_curvature, ratio, untouched
 

@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from superadam._state.parts import nearest
+from superadam.parts import nearest
 from superadam.sets.balls import L1Ball, L2Ball
 from superadam.sets.base import IF_MISSING, ConvexSet
 from superadam.sets.cones import SecondOrderCone

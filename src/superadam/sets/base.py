@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from superadam._state.parts import Part, check
-from superadam._step.tensors import tracing
 from superadam.iterates import Plain
+from superadam.lists import tracing
 from superadam.matrices import Matrix
+from superadam.parts import Part, check
 from superadam.sets.ranges import Sizes, check_range, enough, sizes_of
 
 __all__ = ["IF_MISSING", "ConvexSet", "in_metric", "solving"]

@@ -11,7 +11,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
+from superadam.parts import check
 from superadam.sets.balls import norm_of, or_one
 from superadam.sets.base import (
     ConvexSet,

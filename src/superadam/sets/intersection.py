@@ -10,7 +10,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
+from superadam.parts import check
 from superadam.sets.balls import L1Ball, L2Ball
 from superadam.sets.base import ConvexSet, dims, in_metric, like
 from superadam.sets.linear import Halfspace, LinearSet

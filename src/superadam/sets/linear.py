@@ -8,7 +8,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
+from superadam.parts import check
 from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like, relative, solving
 from superadam.sets.multipliers import multipliers
 from superadam.sets.ranges import Sizes

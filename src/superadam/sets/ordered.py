@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
+from superadam.parts import check
 from superadam.sets.base import ConvexSet, Dim, by_slices, dims, in_metric, largest, slices_in_rows, vertex
 from superadam.sets.polyhedra import nearest_on_rows
 

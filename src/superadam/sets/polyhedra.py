@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
+from superadam.parts import check
 from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like
 from superadam.sets.linear import LinearSet
 from superadam.sets.multipliers import active_set, independent, root_of

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
+from superadam.parts import check
 from superadam.sets.base import ConvexSet, in_metric, largest, vertex
 from superadam.sets.levels import water_level
 from superadam.sets.roots import tolerance

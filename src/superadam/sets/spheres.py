@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
 from superadam.iterates import Plain
+from superadam.parts import check
 from superadam.sets.balls import norm_of, or_one
 from superadam.sets.base import (
     ConvexSet,

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from superadam._state.parts import check
+from superadam.parts import check
 from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, vertex
 
 __all__ = ["DoublyStochastic"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from superadam._state.parts import check
+from superadam.parts import check
 from superadam.schedules import Paper
 from superadam.theory.theorems import Bound, G, Problem, bound, is_one, least_c, power
 

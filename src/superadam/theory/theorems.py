@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from superadam._state.parts import check
+from superadam.parts import check
 
 __all__ = ["Bound", "Condition", "Conditions", "Problem", "bound", "conditions"]
 

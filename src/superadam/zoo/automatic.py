@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from superadam._state.parts import check
 from superadam._state.recipes import recipe
 from superadam.matrices import Identity, SecondMoment
 from superadam.optimizer import SuperAdam
+from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant
 from superadam.stepsizes import DoG, Prodigy, TrustRatio, UpdateClipping
 from superadam.zoo.registry import average, checked, compose, cook, corrected, method

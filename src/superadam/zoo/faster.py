@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from superadam._state.parts import check
 from superadam._state.recipes import recipe
 from superadam.estimators import Corrected
 from superadam.iterates import Ahead
 from superadam.matrices import AccumulatedNorm, DampedLBFGS, EstimateNorm, Matrix, SecondMoment
 from superadam.optimizer import SuperAdam
+from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant, Paper, Storm
 from superadam.zoo.adam_family import adamw
 from superadam.zoo.registry import checked, compose, cook, corrected, method

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from superadam._state.parts import check
 from superadam._state.recipes import recipe
 from superadam._state.twins import Twin
 from superadam.estimators import Nesterov, Summed
 from superadam.iterates import Staged
 from superadam.matrices import AccumulatedNorm, AdaDelta, AdaGrad, Identity, SCAdaGrad
 from superadam.optimizer import SuperAdam
+from superadam.parts import check
 from superadam.schedules import Constant
 from superadam.zoo.registry import compose, cook, method
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from superadam._state.parts import check
 from superadam._state.recipes import recipe
 from superadam.estimators import GradientDifferences, HeavyBall, Nesterov, TwoAverages
 from superadam.iterates import ScheduleFree
 from superadam.matrices import AdamMini, Cautious, PastSecondMoment, SecondMoment, Sign, Sophia
 from superadam.optimizer import SuperAdam
+from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant
 from superadam.zoo.registry import average, checked, compose, cook, corrected, method
 

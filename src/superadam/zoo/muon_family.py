@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from superadam._state.parts import check
 from superadam._state.recipes import recipe
 from superadam.estimators import Corrected, Nesterov, Recursive
 from superadam.matrices import ByShape, Matrix, SecondMoment, Spectral
 from superadam.optimizer import SuperAdam
+from superadam.parts import check
 from superadam.schedules import Constant
 from superadam.zoo.registry import compose, cook, method
 

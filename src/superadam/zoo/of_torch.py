@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import nn
 
-from superadam._state.parts import check
 from superadam._state.recipes import recipe
 from superadam._state.twins import Twin
 from superadam.estimators import HeavyBall, NesterovAdam
 from superadam.iterates import Averaged
 from superadam.matrices import Adafactor, Centered, Identity, InfinityNorm, Rectified, Resilient, SecondMoment
 from superadam.optimizer import SuperAdam
+from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant
 from superadam.stepsizes import Decaying
 from superadam.zoo.registry import average, checked, compose, cook, corrected, method

@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from superadam._state.options import instead_of
-from superadam._state.parts import nearest
 from superadam._state.recipes import RECIPES
 from superadam.estimators import Nesterov, NesterovRecursive, Recursive
 from superadam.optimizer import SuperAdam
+from superadam.parts import nearest
 from superadam.schedules import BiasCorrected, Constant, Schedule
 from superadam.zoo.presets import PRESETS
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from superadam._state.parts import check
 from superadam._state.recipes import recipe
 from superadam.matrices import SOAP, AdaGrad, KLShampoo, Matrix, PSGDKron, Shampoo
 from superadam.optimizer import SuperAdam
+from superadam.parts import check
 from superadam.schedules import BiasCorrected
 from superadam.zoo.muon_family import EMBEDDINGS, Split, adams, divided
 from superadam.zoo.registry import checked, compose, cook, corrected, method

@@ -12,7 +12,7 @@ import torch
 
 __all__ = ["warn"]
 
-INSIDE = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(torch.__file__).parent))
+INSIDE = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parent, Path(torch.__file__).parent))
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
