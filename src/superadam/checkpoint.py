@@ -68,8 +68,6 @@ def save_checkpoint(
     >>> opt = torch.optim.SGD(model.parameters())
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_checkpoint(f"{folder}/last.pt", model=model, optimizer=opt, extra={"best": 0.5})
-    ...     load_checkpoint(f"{folder}/last.pt", model=model, optimizer=opt)
-    {'best': 0.5}
     """
     half = twice.current()
     if half is not None and not half.second and getattr(optimizer, "two_point", False):
@@ -94,6 +92,14 @@ def load_checkpoint(path: PathLike, *, model: nn.Module, optimizer: Optimizer, *
         model: the model, whose weights are replaced.
         optimizer: the optimizer, whose state is replaced.
         **parts: the other parts that you passed to `save_checkpoint`, under the same names.
+
+    >>> import tempfile
+    >>> model = nn.Linear(2, 1)
+    >>> parts = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_checkpoint(f"{folder}/last.pt", **parts, extra={"best": 0.5})
+    ...     load_checkpoint(f"{folder}/last.pt", **parts)
+    {'best': 0.5}
     """
     given = _checked({"model": model, "optimizer": optimizer, **parts})
     content = content_of(path)
