@@ -87,4 +87,4 @@ def test_the_lab_needs_the_optimizer_of_its_own_version():
 def test_the_module_is_the_command():
     """`torchrun -m superadam_lab` starts it."""
     made = subprocess.run([sys.executable, "-m", "superadam_lab", "--version"], capture_output=True, text=True)
-    assert made.stdout == f"superadam {version("superadam")}\n"
+    assert made.stdout == f"superadam {version('superadam')}\n"
