@@ -1,14 +1,13 @@
 """SUPER-ADAM for PyTorch: adaptive gradient methods as compositions of parts."""
 
 from superadam import estimators, iterates, matrices, penalties, reference, schedules, sets, stepsizes, theory, zoo
+from superadam.checkpoint import Resumable, load_checkpoint, save_checkpoint
 from superadam.checks import NotFiniteError
 from superadam.evaluations import twice
 
-# TMP from superadam.checkpoint import Resumable, load_checkpoint, save_checkpoint
 # TMP from superadam.monitor import Monitor
 from superadam.optimizer import SuperAdam
-
-# TMP from superadam.probe import LrReport, ProbeReport, find_lr, noise_model, probe
+from superadam.probe import LrReport, ProbeReport, find_lr, noise_model, probe
 from superadam.zoo import create, list_methods
 
 __all__ = [

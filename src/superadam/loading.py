@@ -12,7 +12,7 @@ from superadam.distributed import like, restored
 from superadam.lists import state_dtype
 from superadam.options import Plan
 
-__all__ = ["fitted", "keep_dtypes", "rejoined"]
+__all__ = ["by_name", "fitted", "keep_dtypes", "rejoined"]
 
 # What wrappers of a module put into the names of its parameters.
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
@@ -38,7 +38,7 @@ def rejoined(state_dict: dict[str, Any]) -> dict[str, Any]:
 def fitted(opt: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
     """Return the dict with its parameters in the order of the optimizer's, after checks of names and composition."""
     names = [group.get("param_names") for group in opt.param_groups]
-    state_dict = _by_name(state_dict, [group.get("param_names") for group in state_dict["param_groups"]], names)
+    state_dict = by_name(state_dict, [group.get("param_names") for group in state_dict["param_groups"]], names)
     for own, saved in zip(opt.param_groups, state_dict["param_groups"], strict=False):
         saved.pop("param_layers", None)
         if "param_layers" in own:  # those of the model at hand
@@ -53,7 +53,7 @@ def _bare(names: Sequence[str]) -> list[str]:
     return bare if len(set(bare)) == len(bare) else list(names)
 
 
-def _by_name(state_dict: dict[str, Any], there: Names, here: Names) -> dict[str, Any]:
+def by_name(state_dict: dict[str, Any], there: Names, here: Names) -> dict[str, Any]:
     """Return the dict with the parameters of each group in the order of the names here: torch pairs them by position.
 
     A group without names on one side is left as it is.

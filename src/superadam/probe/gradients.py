@@ -13,8 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from superadam._state.aside import aside, gradients
-from superadam._state.replay import Replay
+from superadam.evaluations import Replay, aside, gradients
 from superadam.lists import TensorList, dot, norm2, real, state_dtype
 
 __all__ = ["Evaluator", "LossFn", "Moments", "differences", "directions", "largest_curvature", "ratio", "untouched"]

@@ -15,7 +15,7 @@ __all__ = ["check_optimizer"]
 
 
 def check_optimizer(opt: Any, problem: Problem) -> Conditions:
-    """The conditions on the optimizer's γ, k, m and c, and the options that the theorems do not cover."""
+    """Check γ, k, m and c of a `SuperAdam`, and list its options that the theorems do not cover."""
     groups = [(plan.group, plan.parts) for plan in opt._current_plans()]
     outside = [text for group, parts in groups for text in _outside(group, parts)]
     notes = [text for group, parts in groups for text in _notes(group, parts)]
@@ -31,24 +31,15 @@ def check_optimizer(opt: Any, problem: Problem) -> Conditions:
         outside.append("no rho > 0 with H_t ≥ rho I is known of the matrix: give Problem.rho")
     elif problem.rho > least:
         notes.append(f"rho = {problem.rho:g} is an assumption: the matrix itself has H_t ≥ {least:g} I")
-    if problem.rho is None or group["lr"] == 0 or not _has_theorem(parts):
-        return Conditions("No theorem", (), tuple(dict.fromkeys(outside)), tuple(dict.fromkeys(notes)))
-    stated = _conditions(problem, float(group["lr"]), parts.estimator.tau, parts.schedule)
+    stated, estimator, schedule = Conditions("No theorem", ()), parts.estimator, parts.schedule
+    line_11 = type(estimator) is Recursive and estimator.tau in (0, 1) and type(parts.iterate) is Plain
+    if problem.rho is not None and group["lr"] != 0 and line_11 and type(schedule) is Paper:
+        tau, k, m = estimator.tau, schedule.k, schedule.m
+        given = {"tau": tau, "lr": float(group["lr"]), "k": k, "m": m, "c": schedule.constant(tau)}
+        stated = conditions(problem, **given)
+        if not stated or schedule.alpha_t(2, tau) >= schedule.cap:  # the cap changes α, or makes the theorem apply
+            stated = conditions(problem, cap=schedule.cap, **given)
     return replace(stated, outside=tuple(dict.fromkeys(outside)), notes=tuple(dict.fromkeys(notes)))
-
-
-def _has_theorem(parts: Any) -> bool:
-    line_11 = type(parts.estimator) is Recursive and parts.estimator.tau in (0, 1) and type(parts.iterate) is Plain
-    return line_11 and type(parts.schedule) is Paper
-
-
-def _conditions(problem: Problem, lr: float, tau: float, schedule: Any) -> Conditions:
-    """The conditions without the cap if it never changes α, otherwise with it."""
-    k, m, c = schedule.k, schedule.m, schedule.constant(tau)
-    stated = conditions(problem, tau=tau, lr=lr, k=k, m=m, c=c)
-    if stated and schedule.alpha_t(2, tau) < schedule.cap:
-        return stated
-    return conditions(problem, tau=tau, lr=lr, k=k, m=m, c=c, cap=schedule.cap)
 
 
 def _outside(group: dict[str, Any], parts: Any) -> Iterator[str]:
