@@ -9,7 +9,7 @@ from superadam import create, matrices, penalties, sets, twice
 
 SCALE = 2.0**10
 KINDS = [getattr(matrices, name) for name in sorted(set(matrices.Matrix._names) & set(matrices.__all__) - {"ByShape"})]
-OF_TENSORS = {kind.__name__: matrices.ByShape(kind()) for kind in KINDS if kind.scope == "tensor"}
+OF_TENSORS = {kind.__name__: matrices.ByShape(kind()) for kind in KINDS if kind.per_tensor}
 EVERY = {**CASES, **OF_TENSORS}
 RATES = {**LR, **dict.fromkeys(OF_TENSORS, 0.01)}
 

@@ -296,7 +296,7 @@ def test_loading_does_not_project():
 # ------------------------------------------------------------------------------------------------ matrices of one's own
 
 
-class Signed(matrices.Matrix):
+class Signed(matrices.Diagonal):
     """Its author has forgotten the absolute value."""
 
     power: float = 1.0
@@ -309,8 +309,7 @@ class Signed(matrices.Matrix):
         return s.v
 
 
-class Negated(matrices.Matrix):
-    scope = "all"
+class Negated(matrices.Joint):
 
     def solve(self, s, g):
         return -g
@@ -323,7 +322,7 @@ class Elementwise(Signed):
 @pytest.mark.parametrize("matrix", [Signed(), Signed(power=0.0), Elementwise(), Negated()])
 @pytest.mark.parametrize("options", [{}, {"foreach": True}, {"constraint": sets.Box(-1.0, 1.0)}, {"tau": 1.0}])
 def test_matrix_of_ones_own_that_is_not_positive(matrix, options):
-    if matrix.scope == "all" and "constraint" in options:
+    if matrix.joint and "constraint" in options:
         pytest.skip("refused at construction")
     p = nn.Parameter(torch.tensor([0.5, -0.5]))
     opt = SuperAdam([p], lr=1e-3, matrix=matrix, **options)

@@ -228,48 +228,50 @@ BATCH = 1 << 22  # coordinates of the tensors of one shape that go together
 ALONE = 1 << 17  # coordinates from which a tensor goes alone, on a CPU
 
 
-def buckets(opt: Any, *, with_grad: bool = True, moves: bool = False) -> list[Bucket]:
+def buckets(opt: Any, *, with_grad: bool = True, idle: bool = False, moves: bool = False) -> list[Bucket]:
     """Return the parameters that have a gradient in buckets; without `with_grad`, those that have a state.
 
-    Parameters of a bucket have one device, dtype, step count, phase and matrix. `moves` says whether the step that they
-    are for ends with a move (τ = 0).
+    Parameters of a bucket have one device, dtype, step count, phase and matrix.
+
+    Args:
+        opt: the optimizer, whose plans are current.
+        with_grad: take the parameters with a gradient, and give those that are new a state.
+        idle: take only parameters without a gradient, if not `with_grad`.
+        moves: whether the step that they are for ends with a move (τ = 0).
     """
     found: list[Bucket] = []
     for plan in opt._plans:
         alike: dict[Hashable, list[Tensor]] = {}
         for p in plan.group["params"]:
             state = opt.state.get(p)
-            if with_grad:
-                grad = p.grad
-                if grad is None:
-                    continue
-                if grad.shape != p.shape or grad.layout is not torch.strided:
+            if with_grad and p.grad is not None:
+                if p.grad.shape != p.shape or p.grad.layout is not torch.strided:
                     _check_gradient(p, opt._name(p))
                 if not state:
                     opt._complete(plan, p)
                     state = opt.state[p]
-            elif not state:
+            elif with_grad or not state or (idle and p.grad is not None):
                 continue
-            g, phase = state["g"], state["phase"]
+            g, key = state["g"], (state["step"], state["phase"], p.dtype, p.device)
             if g.shape != p.shape or g.dtype is not p.dtype:
                 opt._check_state(plan, p, state)
-            key = (state["step"], phase, p.dtype, p.device)
-            if plan.mixed or phase == PENDING:
+            if plan.mixed or state["phase"] == PENDING:
                 key += plan.kind(p, state)
             alike.setdefault(key, []).append(p)
-        for (_, phase, *_), params in alike.items():
-            if moves and phase == PENDING:
-                raise RuntimeError("A move is pending from when tau was larger: call opt.flush() before lowering it.")
+        for params in alike.values():
             lots = _lots(opt, plan, params) if plan.per_tensor else [params]
-            found += [_bucket(opt, plan, lot, phase, with_grad, moves) for lot in lots]
+            found += [_bucket(opt, plan, lot, with_grad, moves) for lot in lots]
     if opt._divided and with_grad:
         distributed.check_agreement(opt._places, opt._name)
     return found
 
 
-def _bucket(opt: Any, plan: Any, params: list[Tensor], phase: int, with_grad: bool, moves: bool) -> Bucket:
+def _bucket(opt: Any, plan: Any, params: list[Tensor], with_grad: bool, moves: bool) -> Bucket:
     """Make a bucket of parameters that are alike."""
     first, states = params[0], [opt.state[p] for p in params]
+    phase = states[0]["phase"]
+    if moves and phase == PENDING:
+        raise RuntimeError("A move is pending from when tau was larger: call opt.flush() before lowering it.")
     own = dict(plan.facts[first], params=params, states=states, phase=phase, moves=moves)
     own["paired"], own["restarted"] = phase == BETWEEN, phase == RESTARTED
     matrix, names, dtype = own["matrix"], own["names"], own["dtype"]

@@ -476,19 +476,18 @@ class SuperAdam(torch.optim.Optimizer):
         self._current_plans()
         return bucket.buckets(self, with_grad=with_grad)
 
-    def _pending(self) -> list[Bucket]:
-        """Return buckets of the parameters with a pending move, whose numbers are set."""
-        pending = [s for s in bucket.buckets(self, with_grad=False) if s.phase == PENDING]
+    def _pending(self, *, idle: bool = False) -> list[Bucket]:
+        """Return the parameters with a pending move in buckets, whose numbers are set; `idle`: without a gradient."""
+        found = bucket.buckets(self, with_grad=False, idle=idle)
+        pending = [s for s in found if s.phase == PENDING]
         for s in pending:
             step.set_numbers(s)
         return pending
 
     def _idle(self) -> list[Bucket]:
         """Return buckets of the parameters that have a pending move and no gradient: the move does not wait for it."""
-        if all([p.grad is not None for group in self.param_groups for p in group["params"]]):
-            return []
-        found = [(s, [i for i, p in enumerate(s.params) if p.grad is None]) for s in self._pending()]
-        return [s.some(which) for s, which in found if which]
+        some = any([p.grad is None for group in self.param_groups for p in group["params"]])
+        return self._pending(idle=True) if some else []
 
     # ------------------------------------------------------------------------------------ parts and state
 

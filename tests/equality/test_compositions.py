@@ -277,7 +277,7 @@ CASES = {"GradientNorm": "2", "BarzilaiBorwein": "3", "BeliefNorm": "4b"}
 def test_every_matrix_of_this_kind_is_drawn():
     """All but those that are not diagonal, and H → 0, which has tests of its own."""
     known = {name for name, part in matrices.Matrix._names.items() if name in matrices.__all__}
-    diagonal = {name for name in known - {"ByShape", "Zero"} if getattr(matrices, name).scope == "coordinate"}
+    diagonal = {name for name in known - {"ByShape", "Zero"} if getattr(matrices, name).is_diagonal and not getattr(matrices, name).per_tensor}
     assert set(RULES) | set(CASES) == diagonal == set(MATRICES)
 
 
@@ -444,7 +444,7 @@ def test_every_matrix_keeps_its_step_count_on_the_device_as_well(name, tau, sche
 # -------------------------------------------------------------------------------------------- matrices of one's own
 
 
-class CubicMoment(matrices.Matrix):
+class CubicMoment(matrices.Diagonal):
     """A user's diagonal matrix: ten lines."""
 
     beta: float = 0.9
@@ -470,13 +470,12 @@ def cubic_rule(o):
     return rule
 
 
-class LargestNorm(matrices.Matrix):
+class LargestNorm(matrices.Scalar):
     """A user's multiple of the identity: the largest gradient so far, and how often it grew."""
 
     lam: float = 0.1
 
     scalars = ("b", "grown")
-    multiple_of_identity = True
 
     def measure(self, s, grad):
         return (norm2(grad),)
@@ -547,7 +546,7 @@ def test_a_matrix_of_ones_own_is_found_by_its_name():
     assert SuperAdam([x], matrix={"type": "LargestNorm", "lam": 0.3}).param_groups[0]["matrix"]["lam"] == 0.3
 
 
-class Seen(matrices.Matrix):
+class Seen(matrices.Diagonal):
     """How often a coordinate had a gradient, as sparse problems count it: comparisons, masks, where."""
 
     buffers = ("n", "hits")
@@ -576,7 +575,7 @@ def test_comparisons_mean_the_same_in_lists():
     equal(ends[0], ends[1])
 
 
-class FromOne(matrices.Matrix):
+class FromOne(matrices.Diagonal):
     """All its state starts at one."""
 
     buffers = ("v",)

@@ -155,7 +155,7 @@ def dense_inverse(opt, params):
     columns, solved = [], []
     for i, p in enumerate(params):
         (view,) = [v for v in views if any(q is p for q in v.params)]
-        if view.matrix.scope == "all":
+        if view.matrix.joint:
             s = line_9.merged(views).bound()
             g = torch.stack([opt.state[q]["g"] for q in params])
             units = torch.eye(2 * n, dtype=torch.float64).view(-1, *g.shape)

@@ -31,7 +31,7 @@ def chosen(opt):
 
 
 def dense(opt):
-    return {name for name, (matrix, _) in chosen(opt).items() if matrix.scope == "tensor"}
+    return {name for name, (matrix, _) in chosen(opt).items() if matrix.per_tensor}
 
 
 @pytest.mark.parametrize("method", FAMILY)

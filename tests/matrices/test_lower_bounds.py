@@ -87,7 +87,7 @@ def test_shampoos_bound_is_reached(one_sided_above):
 )
 def test_no_H_is_below_the_lower_bound_of_its_matrix(matrix):
     """Whatever the gradients are: from 1e-9 to 1e3 here."""
-    if matrix.scope == "all":
+    if matrix.joint:
         assert matrix.lower_bound == 0
         return
     if isinstance(matrix, matrices.ByShape) or matrix.vanishes:

@@ -400,7 +400,7 @@ def chosen(opt):
 
 
 def dense_ones(opt):
-    return {name for name, matrix in chosen(opt).items() if matrix.scope == "tensor"}
+    return {name for name, matrix in chosen(opt).items() if matrix.per_tensor}
 
 
 def test_parameters_are_divided_by_shape_layer_and_name():

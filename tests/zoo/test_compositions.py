@@ -14,23 +14,23 @@ STEPS = 60
 SAMPLES = [i % 50 for i in range(STEPS)]
 
 
-class NamedG(matrices.Matrix):
+class NamedG(matrices.Diagonal):
     buffers = ("g",)
 
 
-class NamedX(matrices.Matrix):
+class NamedX(matrices.Diagonal):
     buffers = ("x",)
 
 
-class NamedParams(matrices.Matrix):
+class NamedParams(matrices.Diagonal):
     buffers = ("params",)
 
 
-class NamedMatrix(matrices.Matrix):
+class NamedMatrix(matrices.Diagonal):
     scalars = ("matrix",)
 
 
-class NamedLast(matrices.Matrix):
+class NamedLast(matrices.Diagonal):
     buffers = ("last",)
 
 
