@@ -185,12 +185,17 @@ class Bucket:
 
     def matrices(self, like_x: TensorList) -> Tensor:
         """Return tensors like x as the batch of matrices that a matrix of each tensor works on."""
+        if self.sharding is None and self.reshapes:
+            wholes = like_x.tensors
+            return (torch.stack(wholes) if len(wholes) > 1 else wholes[0]).reshape(-1, *self.places[0].shape[1:])
         if self.sharding is None:
             return self.batch_of(like_x.tensors)
         return self.batch_of(distributed.to_owners(like_x.tensors, self.params, self.places))
 
     def tensors(self, matrices: Tensor) -> TensorList:
         """Return the inverse of `matrices`: a list like x, of what this process holds."""
+        if self.sharding is None and self.reshapes and not self.apart:
+            return TensorList(list(matrices.reshape(len(self.params), *self.x.tensors[0].shape).unbind()))
         wholes = self.wholes_of(matrices)
         return TensorList(
             wholes if self.sharding is None else distributed.from_owners(wholes, self.params, self.places)
@@ -202,14 +207,14 @@ class Bucket:
         shape = self.places[0].shape[1:]
         if not here:
             return self.one.new_empty((0, *shape))
-        if self.matrix.reshapes:
+        if self.reshapes:
             return (torch.stack(here) if len(here) > 1 else here[0]).reshape(-1, *shape)
         cut = [self.matrix.matrices(whole) for whole in here]
         return cut[0] if len(cut) == 1 else torch.cat(cut)
 
     def wholes_of(self, matrices: Tensor) -> list[Any]:
         """Return the inverse of `batch_of`, with None for tensors that are not here."""
-        if self.matrix.reshapes and all([place.here == place.shape[0] for place in self.places]):
+        if self.reshapes and all([place.here == place.shape[0] for place in self.places]):
             return list(matrices.reshape(len(self.params), *real(self.params[0]).shape).unbind())
         shards = torch.split(matrices, [place.here for place in self.places])
         return [
@@ -287,8 +292,7 @@ def _bucket(opt: Any, plan: Any, params: list[Tensor], with_grad: bool, moves: b
     for name in names:
         own[name] = TensorList([s[name] for s in states] if plain else [distributed.local(s[name]) for s in states])
     if matrix.per_tensor or matrix.joint:
-        own["slots"] = slots = _stacked(matrix, first, states)
-        own.update(slots, names=(*names, *slots))
+        own.update(_stacked(own["slots"], states, joint=matrix.joint), names=(*names, *own["slots"]))
     if matrix.per_tensor:
         own["places"], own["turns"] = [opt._places[p] for p in params], [opt._turns[p] for p in params]
         own["apart"] = opt._divided and any([place.group is not None for place in own["places"]])
@@ -319,16 +323,16 @@ def _lots(opt: Any, plan: Any, params: list[Tensor]) -> list[list[Tensor]]:
     return [params[i : i + size] for i in range(0, len(params), size)]
 
 
-def _stacked(matrix: Any, p: Tensor, states: list[State]) -> dict[str, Any]:
-    """Return the slots of a matrix: of a matrix of each tensor those of all tensors as a batch.
+def _stacked(names: tuple[str, ...], states: list[State], *, joint: bool) -> dict[str, Any]:
+    """Return the slots of a matrix: as lists of a joint one, of a matrix of each tensor those of all tensors as a batch.
 
     A batch is made once, when the tensors first come together, and the states then hold its parts; from then on it is
     found under its parts.
     """
     slots: dict[str, Any] = {}
-    for name in matrix.slots(real(p)):
+    for name in names:
         tensors = [state[name] for state in states]
-        if matrix.joint:
+        if joint:
             slots[name] = TensorList(tensors)
             continue
         batch = tensors[0] if len(tensors) == 1 else _whole(tensors)

@@ -50,7 +50,9 @@ def check_finite(plans: Iterable[Any], name: Callable[[Tensor], str]) -> None:
     """
     for plan in plans:
         looks = [part for part in (plan.parts.constraint, plan.parts.penalty) if part is not None]
-        for p in plan.group["params"] if looks or plan.any_factors else ():
+        if not (looks or plan.any_factors) or _all_small(plan):
+            continue
+        for p in plan.group["params"]:
             if p.grad is None:
                 continue
             grad, dtype = real(local(p.grad)), state_dtype(p)
@@ -76,12 +78,20 @@ def check_finite(plans: Iterable[Any], name: Callable[[Tensor], str]) -> None:
                     )
 
 
+def _all_small(plan: Any) -> bool:
+    """Return whether the norms of all gradients together are small enough: a look for the whole group at once."""
+    grads = [p.grad for p in plan.group["params"] if p.grad is not None]
+    if not grads or plan.sharded or any([g.dtype is not torch.float32 or g.device.type != "cpu" for g in grads]):
+        return not grads
+    return float(torch.stack(torch._foreach_norm(grads)).square().sum()) < 1e30
+
+
 def finite(s: Bucket, batch: Tensor) -> Tensor:
     """Return what H_t and the step of a matrix with factors may see: zeros in place of matrices that are not finite.
 
     Where the host would wait, nothing is refused: the device leaves them out, and `check_left_out` tells of it later.
     """
-    if not waits(batch) or not s.matrix.has_factors:
+    if not waits(batch) or not s.has_factors:
         return batch
     usable = torch.linalg.vector_norm(batch, dim=(-2, -1), keepdim=True).isfinite()
     s.plan.left_out = s.plan.left_out + usable.logical_not().sum()

@@ -212,7 +212,8 @@ class Plan:
             kind = self._chosen[p] if self._chosen else (self.parts.matrix, 1.0)
             if kind not in by_kind:
                 by_kind[kind] = self._facts(*kind)
-            self.facts[p] = dict(by_kind[kind], dtype=state_dtype(p))
+            of_matrix = tuple(kind[0].slots(real(p))) if kind[0].per_tensor or kind[0].joint else ()
+            self.facts[p] = dict(by_kind[kind], dtype=state_dtype(p), slots=of_matrix)
             self.of(p).check_shape(real(p))
             matrix = kind[0]
             self.any_factors |= matrix.per_tensor and matrix.has_factors
@@ -299,6 +300,10 @@ class Plan:
             "elementwise_11_and_4": parts.elementwise(line_9=False),
             "compilable": elementwise and not on_host and not parts.sharing and not matrix.per_tensor,
             "may_cut": group["foreach"] is None and not matrix.per_tensor and not matrix.joint,
+            "has_factors": matrix.per_tensor and matrix.has_factors,
+            "every": getattr(matrix, "every", 1) if matrix.per_tensor and matrix.refreshes else None,
+            "reshapes": matrix.per_tensor and matrix.reshapes,
+            "watches": matrix.watches_steps or parts.estimator.watches_steps,
             "watched": not type(matrix).__module__.startswith("superadam."),
             "names": parts.like_x if matrix.per_tensor or matrix.joint else (*parts.like_x, *matrix.buffers),
             "shared": {},

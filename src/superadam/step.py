@@ -224,19 +224,20 @@ def _free_move(s: Bucket, gamma: Scalar) -> None:
     if s.decay != 0:
         s.iterate.before_decay(s, eta * s.decay)
         s.x.mul_(1 - eta * s.decay)
-    if s.direction is None and not (s.matrix.watches_steps or s.estimator.watches_steps or s.matrix.per_tensor):
+    if s.direction is None and not (s.watches or s.matrix.per_tensor):
         s.matrix.descend(s, s.x, g, eta)
     else:
         step = direction(s, g)
         add_scaled(s.x, step, -eta)
-        s.matrix.moved(s, step)
-        s.estimator.moved(s, step)
+        if s.watches:
+            s.matrix.moved(s, step)
+            s.estimator.moved(s, step)
 
 
 def _move_on_set(s: Bucket, gamma: Scalar) -> None:
     """Take line 9, the exact minimiser in the metric of H_t, and line 10."""
     target = x_tilde(s, gamma, warm=True)
-    if s.matrix.watches_steps or s.estimator.watches_steps:
+    if s.watches:
         step = (s.x - target) / gamma
         s.matrix.moved(s, step)
         s.estimator.moved(s, step)
@@ -274,8 +275,9 @@ def newest(s: Bucket) -> TensorList:
 
 def update_matrices(s: Bucket, grad: Tensor) -> None:
     """Bring H_t of each tensor up to date, and refresh what is due."""
-    checks.check_left_out(s)
-    grad = checks.finite(s, grad)
+    if s.has_factors and grad.device.type != "cpu":
+        checks.check_left_out(s)
+        grad = checks.finite(s, grad)
     if s.matrix.refreshes_first:
         _refresh(s)
     s.matrix.update(s, grad)
@@ -285,9 +287,9 @@ def update_matrices(s: Bucket, grad: Tensor) -> None:
 
 def _refresh(s: Bucket) -> None:
     """Refresh all tensors in the first step, then each in its turn: no step is the one that takes long."""
-    if not s.matrix.refreshes:
+    every = s.every
+    if every is None:
         return
-    every = getattr(s.matrix, "every", 1)
     due = [i for i, turn in enumerate(s.turns) if every == 1 or s.step == 1 or (s.step - 1 - turn) % every == 0]
     if not due:
         return
@@ -326,7 +328,10 @@ def direction(s: Bucket, g: Any) -> Any:
         return s.direction
     if not s.matrix.per_tensor:
         return s.matrix.solve(s, g)
-    return s.tensors(s.matrix.solve(s, checks.finite(s, s.matrices(g))))
+    batch = s.matrices(g)
+    if s.has_factors and batch.device.type != "cpu":
+        batch = checks.finite(s, batch)
+    return s.tensors(s.matrix.solve(s, batch))
 
 
 def x_tilde(s: Bucket, gamma: Scalar, *, warm: bool = False) -> TensorList:

@@ -279,7 +279,7 @@ class Averaged(OnLine11):
 def take_in(g: Any, grad: Any, alpha: Scalar, tau: float) -> None:
     r"""Set $g \leftarrow (1-\alpha) g + (\alpha + (1-\alpha)\tau) \nabla$."""
     if tau == 0:
-        mix(g, grad, alpha)
+        g.lerp_(grad, alpha)
     else:
         g.mul_(1 - alpha)
         add_scaled(g, grad, alpha + (1 - alpha) * tau)

@@ -100,16 +100,20 @@ class Kronecker(PerTensor, abstract=True):
     # ------------------------------------------------------------------------------------ rotations
 
     def both(self, s: Bucket) -> dict[str, Tensor]:
-        """The roots or eigenvectors of the factors, by side."""
+        """Return the roots or eigenvectors of the factors, by side."""
         return {side: getattr(s, f"{self.made}{side}") for side, _ in self.here(s)}
 
     def rotate(self, s: Bucket, G: Tensor) -> Tensor:
-        """Qᵀ G, a new tensor."""
-        return turned(self.both(s), G)
+        """Return Qᵀ G, a new tensor."""
+        if "L" in s.names:
+            G = getattr(s, f"{self.made}L").mT @ G
+        return G @ getattr(s, f"{self.made}R") if "R" in s.names else G
 
     def back(self, s: Bucket, G: Tensor) -> Tensor:
-        """Q G."""
-        return turned({side: Q.mT for side, Q in self.both(s).items()}, G)
+        """Return Q G."""
+        if "L" in s.names:
+            G = s.QL @ G
+        return G @ s.QR.mT if "R" in s.names else G
 
     def d(self, s: Bucket) -> Tensor:
         """The eigenvalues of H_t; they broadcast to the matrices."""
@@ -135,9 +139,11 @@ class Kronecker(PerTensor, abstract=True):
 
     def average(self, s: Bucket, grad: Tensor, beta: float) -> None:
         """Add G Gᵀ and Gᵀ G to the averages L and R; β = 1 sums them."""
-        for side, _ in self.here(s):
-            G = grad if side == "L" else grad.mT
-            add_gram(getattr(s, side), G, beta, 1.0 if beta == 1 else 1 - beta)
+        alpha = 1.0 if beta == 1 else 1 - beta
+        if "L" in s.names:
+            add_gram(s.L, grad, beta, alpha)
+        if "R" in s.names:
+            add_gram(s.R, grad.mT, beta, alpha)
 
     def here(self, s: Bucket) -> list[tuple[str, int]]:
         return [(side, dim) for side, dim in SIDES if side in s.names]
@@ -300,7 +306,7 @@ class Shampoo(Kronecker):
         self.decompose(s, root)
 
     def solve(self, s: Bucket, g: Tensor) -> Tensor:
-        step = turned(self.both(s), g)
+        step = self.rotate(s, g)  # roots are symmetric
         return step if self.grafting is None else step * self.grafted(self.grafting.solve(s, g), step)
 
     def inverse(self, s: Bucket) -> Rotation:

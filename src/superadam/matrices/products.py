@@ -54,7 +54,7 @@ def add_gram(A: Tensor, G: Tensor, beta: float, alpha: float) -> None:
     >>> A[0, 0]
     tensor([2.5000, 2.0000, 2.0000])
     """
-    if not _in_blocks(G):
+    if G.shape[-2] < 256 or not _in_blocks(G):
         A.baddbmm_(G, G.mT, beta=beta, alpha=alpha)
         return
     for k, rows, columns in _blocks(A):

@@ -8,7 +8,6 @@ from torch import Tensor
 from superadam.bucket import Bucket
 from superadam.matrices.base import Slot, check_options
 from superadam.matrices.kronecker import SIDES, Kronecker, outer
-from superadam.matrices.paper import root
 from superadam.matrices.products import symmetric
 from superadam.parts import check
 
@@ -73,7 +72,8 @@ class SOAP(Kronecker):
             s.v = s.v.gather(dim, index.expand_as(s.v))
 
     def d(self, s: Bucket) -> Tensor:
-        return root(s, s.v, self.beta, self.bias_correction) + self.lam
+        d = s.v.sqrt()
+        return (d.div_((1 - self.beta**s.t) ** 0.5) if self.bias_correction else d).add_(self.lam)
 
 
 class KLShampoo(Kronecker):
