@@ -260,8 +260,10 @@ def buckets(opt: Any, *, with_grad: bool = True, idle: bool = False, moves: bool
             g, key = state["g"], (state["step"], state["phase"], p.dtype, p.device)
             if g.shape != p.shape or g.dtype is not p.dtype:
                 opt._check_state(plan, p, state)
-            if plan.mixed or state["phase"] == PENDING:
+            if plan.mixed:
                 key += plan.kind(p, state)
+            elif state["phase"] == PENDING:
+                key += (state["gamma"] if isinstance(state["gamma"], float) else id(state["gamma"]),)
             alike.setdefault(key, []).append(p)
         for params in alike.values():
             lots = _lots(opt, plan, params) if plan.per_tensor else [params]
