@@ -4,8 +4,7 @@ from superadam import estimators, iterates, matrices, penalties, reference, sche
 from superadam.checkpoint import Resumable, load_checkpoint, save_checkpoint
 from superadam.checks import NotFiniteError
 from superadam.evaluations import twice
-
-# TMP from superadam.monitor import Monitor
+from superadam.monitor import Monitor
 from superadam.optimizer import SuperAdam
 from superadam.probe import LrReport, ProbeReport, find_lr, noise_model, probe
 from superadam.zoo import create, list_methods

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from superadam import distributed
 from superadam.lists import Scalar, TensorList, real, state_dtype
 
-__all__ = ["BETWEEN", "PENDING", "READY", "RESTARTED", "START", "UNESTIMATED", "Bucket", "State", "buckets"]
+__all__ = ["BETWEEN", "PENDING", "READY", "RESTARTED", "START", "UNESTIMATED", "Bucket", "State", "buckets", "single"]
 
 State = dict[str, Any]
 """What the optimizer keeps for a parameter."""
@@ -271,6 +271,13 @@ def buckets(opt: Any, *, with_grad: bool = True, idle: bool = False, moves: bool
     if opt._divided and with_grad:
         distributed.check_agreement(opt._places, opt._name)
     return found
+
+
+def single(opt: Any, plan: Any, p: Tensor, x: Tensor, grad: Tensor | None) -> Bucket:
+    """Return a bucket of one parameter as if it had this value and this gradient."""
+    s = _bucket(opt, plan, [p], with_grad=False, moves=False)
+    grads = None if grad is None else [real(distributed.local(grad).resolve_conj())]
+    return s.like(x=TensorList([real(distributed.local(x))]), grads=grads)
 
 
 def _bucket(opt: Any, plan: Any, params: list[Tensor], with_grad: bool, moves: bool) -> Bucket:

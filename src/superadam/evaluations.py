@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ from typing_extensions import Self
 from superadam.distributed import local
 
 __all__ = [
-    "Batch", "Buffers", "Half", "Replay", "Turns", "UsedGradients", "aside", "current", "generators_of", "gradients", "is_due",
+    "Batch", "Buffers", "Half", "Replay", "Turns", "UsedGradients", "aside", "current", "generators_of", "is_due",
     "put_back", "register", "twice",
 ]  # fmt: skip
 
@@ -217,24 +217,6 @@ def aside(modules: Iterable[nn.Module], loader: object) -> Iterator[Replay]:
         start.restore()
         for generator, state in own:
             generator.set_state(state)
-
-
-def gradients(loss: Tensor, params: Sequence[Tensor], source: str, hint: str = "") -> tuple[Tensor | None, ...]:
-    """The gradients of a loss, without using `p.grad`; None for a parameter on which it does not depend.
-
-    For errors, `source` names the user's function that has returned the loss, and `hint` says what else may be wrong.
-    """
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-        raise TypeError(
-            f"{source} must return the loss, a differentiable tensor with one element, and must not call backward(); "
-            f"it returned {loss!r}"
-        )
-    found = torch.autograd.grad(loss, params, allow_unused=True)
-    if all(grad is None for grad in found):
-        raise ValueError(
-            f"The loss of {source} depends on no parameter of the model. Is it the loss of another model?{hint}"
-        )
-    return found
 
 
 @dataclass

@@ -57,7 +57,11 @@ def adam(s: Bucket, beta: float, lam: float, bias_correction: bool, v_max: str |
     """Bring g_t and v_t up to date, and take x to (1 - ηw) x - η H_t⁻¹ g_t; on a set of intervals clip it."""
     names = ("g", "v") if v_max is None else ("g", "v", v_max)
     on_set = not s.free
-    if not 0 <= 1 - s.alpha < 1 or (on_set and (s.mu != 1 or lam == 0 or not hasattr(s.constraint, "clip_"))) or not _fit(s, *names, devices=("cpu", "cuda")):
+    if (
+        not 0 <= 1 - s.alpha < 1
+        or (on_set and (s.mu != 1 or lam == 0 or not hasattr(s.constraint, "clip_")))
+        or not _fit(s, *names, devices=("cpu", "cuda"))
+    ):
         return False  # the kernel's 1 - β₁^∞ is 1 for these β₁ only; x̃ is x_{t+1} for μ = 1, and y finite for λ > 0
     scale = math.sqrt(1 - beta**s.t) if bias_correction else 1.0
     kernel = _adamw if s.group["decoupled_weight_decay"] else _adam
