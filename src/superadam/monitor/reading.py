@@ -112,7 +112,7 @@ class Reading:
         self.sharding = self.s.sharding
         self.x, self.grad, self.g = _one(self.s.x), _one(self.s.grad), _one(self.s.estimate)
         s = self.s
-        self.numbers = {"step": s.step, "gamma": gamma_of_move(s), "mu": s.mu, "alpha": s.alpha}
+        self.numbers = {"step": s.step, "gamma": _one(gamma_of_move(s)), "mu": s.mu, "alpha": s.alpha}
         self.cap = getattr(s.schedule, "cap", None)
         self.sums_gradients = isinstance(s.estimator, Summed)
 
