@@ -76,7 +76,7 @@ class Bucket:
     grads: list[Tensor] | None
     sharding: distributed.Sharding
     """How the processes divide these parameters."""
-    places: Sequence[Any]
+    places: Any
     """Where the matrices of each tensor are worked on, for a matrix of each."""
     turns: Sequence[int]
     """When it is the turn of each tensor to have its matrix refreshed."""
@@ -128,7 +128,8 @@ class Bucket:
         """Return a bucket of some of the parameters."""
         if len(which) == len(self.params):
             return self
-        own, found = self.__dict__, {}
+        own = self.__dict__
+        found: dict[str, Any] = {}
         for name in ("params", "states", "grads", "places", "turns"):
             if own.get(name):
                 found[name] = [own[name][i] for i in which]
@@ -257,7 +258,8 @@ def buckets(opt: Any, *, with_grad: bool = True, idle: bool = False, moves: bool
                     state = opt.state[p]
             elif with_grad or not state or (idle and p.grad is not None):
                 continue
-            g, key = state["g"], (state["step"], state["phase"], p.dtype, p.device)
+            g = state["g"]
+            key: tuple[Any, ...] = (state["step"], state["phase"], p.dtype, p.device)
             if g.shape != p.shape or g.dtype is not p.dtype:
                 opt._check_state(plan, p, state)
             if plan.mixed:

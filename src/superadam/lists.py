@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -41,6 +41,15 @@ class TensorList:
     """
 
     __slots__ = ("tensors",)
+
+    if TYPE_CHECKING:  # made below
+
+        def _binary(self, other: Any) -> TensorList: ...
+        def _unary(self) -> TensorList: ...
+
+        __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __truediv__ = __pow__ = _binary
+        __lt__ = __le__ = __gt__ = __ge__ = _binary
+        __neg__ = __abs__ = _unary
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.tensors = tensors if type(tensors) is list else list(tensors)
@@ -201,7 +210,7 @@ def power(x: Tensor, p: float) -> Tensor:
     """
     mantissa, exponent = math.frexp(p)
     if mantissa != 0.5 or p > 1:
-        return cast(Tensor, x**p)
+        return x**p
     roots = 1 - exponent
     for _ in range(roots // 2):
         x = x.rsqrt().rsqrt_()  # two roots: MKL's sqrt takes longer

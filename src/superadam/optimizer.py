@@ -249,7 +249,10 @@ class SuperAdam(torch.optim.Optimizer):
         plans = self._current_plans()
         with torch.no_grad():
             if any([plan.two_point for plan in plans]):
-                return self._half_step() if closure is None else self._both_halves(closure)
+                if closure is not None:
+                    return self._both_halves(closure)
+                self._half_step()
+                return None
             return self._full_step(closure)
 
     def _full_step(self, closure: Callable[[], Loss] | None) -> Loss | None:
@@ -283,7 +286,8 @@ class SuperAdam(torch.optim.Optimizer):
             self._met.update(again.buffers.owners())
         if self._left_out(loss):
             return loss
-        buckets, within = self._usable_buckets(), {}
+        buckets = self._usable_buckets()
+        within: dict[Tensor, Any] = {}
         if self._is_pending():
             step.to_next_point(buckets + self._idle(), within)
             try:
@@ -675,8 +679,8 @@ class SuperAdam(torch.optim.Optimizer):
             return {**group, "params": params}
         known: dict[Tensor, tuple[str, str]] = {}
         for module in self._modules:
-            layers = options.layers_of(module)
-            known |= {p: (name, layers[p]) for name, p in module.named_parameters()}
+            of = options.layers_of(module)
+            known |= {p: (name, of[p]) for name, p in module.named_parameters()}
         taken = {name for other in self.param_groups for name in other.get("param_names", ())}
         start = len(self._parameters())
         found = [known.get(p, (f"parameter {start + i}", "")) for i, p in enumerate(params)]

@@ -216,7 +216,7 @@ class Plan:
             self.facts[p] = dict(by_kind[kind], dtype=state_dtype(p), slots=of_matrix)
             self.of(p).check_shape(real(p))
             matrix = kind[0]
-            self.any_factors |= matrix.per_tensor and matrix.has_factors
+            self.any_factors |= matrix.has_factors
         self.per_tensor = any(matrix.per_tensor for matrix, _ in by_kind)
         self.sharded = any(type(p) not in (Tensor, nn.Parameter) for p in params)
         own = self.parts.iterate.numbers or group["foreach"] is False
@@ -224,7 +224,7 @@ class Plan:
 
     def is_current(self) -> bool:
         """Return whether the options of the group are as they were."""
-        return _options_of(self.group) == self.options
+        return bool(_options_of(self.group) == self.options)
 
     def matrix(self, p: Tensor) -> Any:
         """Return the matrix of a parameter."""
@@ -300,7 +300,7 @@ class Plan:
             "elementwise_11_and_4": parts.elementwise(line_9=False),
             "compilable": elementwise and not on_host and not parts.sharing and not matrix.per_tensor,
             "may_cut": group["foreach"] is None and not matrix.per_tensor and not matrix.joint,
-            "has_factors": matrix.per_tensor and matrix.has_factors,
+            "has_factors": matrix.has_factors,
             "every": getattr(matrix, "every", 1) if matrix.per_tensor and matrix.refreshes else None,
             "reshapes": matrix.per_tensor and matrix.reshapes,
             "watches": matrix.watches_steps or parts.estimator.watches_steps,

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from superadam import checks, distributed, rounding
 from superadam.bucket import BETWEEN, PENDING, READY, SMALL, UNESTIMATED, Bucket
-from superadam.lists import Scalar, TensorList, add_scaled, norm2, state_dtype
+from superadam.lists import TensorList, add_scaled, norm2, state_dtype
 from superadam.penalties import combined_argmin
 from superadam.sets.base import like
 from superadam.sets.linear import correction
@@ -218,7 +218,7 @@ def _move(s: Bucket) -> None:
         s.iterate.moved(s)
 
 
-def _free_move(s: Bucket, gamma: Scalar) -> None:
+def _free_move(s: Bucket, gamma: Any) -> None:
     """Take lines 9 and 10 for X = R^d and h = 0: x_{t+1} = x_t - γ μ_t H_t⁻¹ g_t."""
     eta, g = gamma * s.mu, s.estimate if s.estimator.blends else s.g
     if s.decay != 0:
@@ -234,7 +234,7 @@ def _free_move(s: Bucket, gamma: Scalar) -> None:
             s.estimator.moved(s, step)
 
 
-def _move_on_set(s: Bucket, gamma: Scalar) -> None:
+def _move_on_set(s: Bucket, gamma: Any) -> None:
     """Take line 9, the exact minimiser in the metric of H_t, and line 10."""
     target = x_tilde(s, gamma, warm=True)
     if s.watches:
@@ -334,7 +334,7 @@ def direction(s: Bucket, g: Any) -> Any:
     return s.tensors(s.matrix.solve(s, batch))
 
 
-def x_tilde(s: Bucket, gamma: Scalar, *, warm: bool = False) -> TensorList:
+def x_tilde(s: Bucket, gamma: Any, *, warm: bool = False) -> Any:
     """Return the exact minimiser of line 9 in the metric of H_t. Decoupled weight decay w first shrinks x_t by 1 - γw.
 
     With `warm`, root searches start from the roots of the last step, and leave theirs.
@@ -370,7 +370,7 @@ def x_tilde(s: Bucket, gamma: Scalar, *, warm: bool = False) -> TensorList:
     )
 
 
-def _in_eigenvectors(s: Bucket, y: TensorList, gamma: Scalar, roots: list[Tensor | None]) -> TensorList:
+def _in_eigenvectors(s: Bucket, y: Any, gamma: Any, roots: list[Tensor | None]) -> Any:
     """Solve in the basis of the eigenvectors, where H is diagonal, and the set and the penalty are the same."""
     rotate, d, back = s.matrix.eigen(s)
     center, X = (0.0, None) if s.constraint is None else s.constraint.centered()
@@ -383,7 +383,7 @@ def _in_eigenvectors(s: Bucket, y: TensorList, gamma: Scalar, roots: list[Tensor
     return y + s.tensors(back(s.matrices(TensorList(solved)) - Y))  # a feasible y comes back as it is
 
 
-def _by_inverse(s: Bucket, y: TensorList) -> TensorList:
+def _by_inverse(s: Bucket, y: Any) -> Any:
     """Solve for linear sets, tensor by tensor."""
 
     def solved(i: int, tensor: Tensor) -> Tensor:
@@ -447,9 +447,9 @@ def _on_sets_jointly(whole: Bucket, buckets: list[Bucket]) -> None:
         s.direction = s.direction + TensorList([next(onto) for _ in s.params]) / gamma
 
 
-def gamma_of_move(s: Bucket) -> Scalar:
+def gamma_of_move(s: Bucket) -> Any:
     """Return γ of the move that g_t and H_t are for."""
-    gamma: Scalar = s.gamma if s.stepsize is None else s.gamma * s.stepsize.factor(s)
+    gamma = s.gamma if s.stepsize is None else s.gamma * s.stepsize.factor(s)
     return gamma * s.iterate.rate(s)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from superadam.bucket import Bucket
-from superadam.lists import Scalar, TensorList, add_scaled, dot, norm2
+from superadam.lists import TensorList, add_scaled, dot, norm2
 from superadam.parts import Part, check
 
 __all__ = ["Decaying", "DoG", "Prodigy", "Stepsize", "TrustRatio", "UpdateClipping"]
@@ -52,23 +52,23 @@ class Stepsize(Part, kind="stepsize"):
         """The shape of what is kept under one of the names in `scalars`."""
         return ()
 
-    def weighed(self, s: Bucket, grad: Tensor) -> Tensor:
+    def weighed(self, s: Bucket, grad: Any) -> Any:
         """The gradient that lines 11 and 4 get."""
         return grad
 
-    def measure(self, s: Bucket, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
         """Sums over the coordinates of s, as 0-d tensors. `grad` is the newest gradient, as `weighed` returns it."""
         return ()
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
         """Set the scalars to their values at t, given the sums over all parameters."""
 
-    def factor(self, s: Bucket) -> Scalar:
+    def factor(self, s: Bucket) -> Any:
         """The factor of γ in the next move."""
         raise NotImplementedError(f"{type(self).__name__} has no factor")
 
 
-def here(s: Bucket) -> Tensor:
+def here(s: Bucket) -> Any:
     """Return x in the precision of the state."""
     return s.x.to(s.one.dtype)
 
@@ -129,10 +129,10 @@ class Prodigy(Stepsize):
         plain = s.penalty is None and s.group.get("clip") is None
         return plain and s.matrix.homogeneous and not s.estimator.blends
 
-    def weighed(self, s: Bucket, grad: Tensor) -> Tensor:
+    def weighed(self, s: Bucket, grad: Any) -> Any:
         return grad * (s.d_next / self.d0) if self._weighs(s) else grad
 
-    def measure(self, s: Bucket, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
         away = from_start(s)
         weight = s.d_next * s.gamma  # of the gradient times d/d₁
         if not self._weighs(s):
@@ -147,9 +147,8 @@ class Prodigy(Stepsize):
         s.d = s.d_next
         s.d_next = torch.maximum(s.d_next, found)
 
-    def factor(self, s: Bucket) -> Scalar:
-        d: Tensor = s.d
-        return d
+    def factor(self, s: Bucket) -> Any:
+        return s.d
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
         if others.matrix.multiple_of_identity:
@@ -196,7 +195,7 @@ class DoG(Stepsize):
     def __post_init__(self) -> None:
         check(self.reach > 0, "reach", self.reach, "reach > 0")
 
-    def measure(self, s: Bucket, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
         return norm2(from_start(s)), norm2(grad), norm2(s.x0)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
@@ -205,9 +204,8 @@ class DoG(Stepsize):
         s.farthest = torch.maximum(torch.maximum(s.farthest, reached), least)
         s.total = s.total + totals[1]
 
-    def factor(self, s: Bucket) -> Scalar:
-        ratio: Tensor = s.farthest / (s.total + 1e-8).sqrt()
-        return ratio
+    def factor(self, s: Bucket) -> Any:
+        return s.farthest / (s.total + 1e-8).sqrt()
 
 
 class Decaying(Stepsize):
@@ -233,9 +231,8 @@ class Decaying(Stepsize):
         check(self.speed >= 0, "speed", self.speed, "speed >= 0")
         check(self.power >= 0, "power", self.power, "power >= 0")
 
-    def factor(self, s: Bucket) -> Scalar:
-        fallen: Scalar = ((s.step - 1.0) * s.gamma * self.speed + 1) ** -self.power
-        return fallen
+    def factor(self, s: Bucket) -> Any:
+        return ((s.step - 1.0) * s.gamma * self.speed + 1) ** -self.power
 
 
 class TrustRatio(Stepsize):
@@ -263,16 +260,16 @@ class TrustRatio(Stepsize):
     def __post_init__(self) -> None:
         check(self.coefficient > 0, "coefficient", self.coefficient, "coefficient > 0")
 
-    def weighed(self, s: Bucket, grad: Tensor) -> Tensor:
+    def weighed(self, s: Bucket, grad: Any) -> Any:
         return grad * self._ratio(s, grad) if self.of_gradient else grad
 
-    def factor(self, s: Bucket) -> Scalar:
+    def factor(self, s: Bucket) -> Any:
         if self.of_gradient:
             return 1.0
         step = s.matrix.solve(s, s.estimate)
         return self._ratio(s, step + here(s) * s.decay if s.decay != 0 else step)
 
-    def _ratio(self, s: Bucket, step: Tensor) -> Tensor:
+    def _ratio(self, s: Bucket, step: Any) -> Any:
         found = []
         for p, point, along in zip(s.params, here(s), step, strict=True):
             size, length = s.whole_norm(point), s.whole_norm(along)
@@ -313,7 +310,7 @@ class UpdateClipping(Stepsize):
     def __post_init__(self) -> None:
         check(self.d > 0, "d", self.d, "d > 0")
 
-    def factor(self, s: Bucket) -> Scalar:
+    def factor(self, s: Bucket) -> Any:
         if s.grads is None:
             return 1.0
         found = []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from superadam.bucket import Bucket
 from superadam.lists import mix
 from superadam.parts import Part
@@ -40,22 +38,21 @@ class Estimator(Part, kind="estimator"):
     def two_point(self) -> bool:
         return False
 
-    def before(self, s: Bucket, q: Tensor) -> None:
+    def before(self, s: Bucket, q: Any) -> None:
         r"""Use $q = \nabla f(x_{t-1}; \xi_t)$. The move along $g_{t-1}$ is done, so `s.g` may be overwritten."""
 
-    def after(self, s: Bucket, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         r"""Set `s.g` to $g_t$, using $\nabla f(x_t; \xi_t)$, and return the gradient for line 4.
 
         `s.paired` says whether `before` was called for this batch.
         """
         raise NotImplementedError(f"{type(self).__name__} has no after")
 
-    def estimate(self, s: Bucket) -> Tensor:
+    def estimate(self, s: Bucket) -> Any:
         """The g_t for line 9. The gradient of this batch, `s.grad`, is still available."""
-        g: Tensor = s.g
-        return g
+        return s.g
 
-    def moved(self, s: Bucket, step: Tensor) -> None:
+    def moved(self, s: Bucket, step: Any) -> None:
         """Called after a step along `step` = H_t⁻¹ g_t."""
 
 
@@ -71,7 +68,7 @@ class Blend(Estimator, abstract=True):
 
     blends = True
 
-    def after(self, s: Bucket, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         mix(s.g, grad, s.alpha)
         return grad
 

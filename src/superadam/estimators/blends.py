@@ -7,8 +7,6 @@ import math
 from dataclasses import field
 from typing import Any
 
-from torch import Tensor
-
 from superadam.bucket import Bucket
 from superadam.estimators.base import Blend
 from superadam.lists import mix
@@ -66,16 +64,15 @@ class TwoAverages(Blend):
         rate = 1 / (first + (last - first) * self._done(t))
         return -math.expm1(rate)
 
-    def after(self, s: Bucket, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         if s.restarted:
             s.slow.zero_()
         mix(s.slow, grad, self.slow_weight(s.step))
         return super().after(s, grad)
 
-    def estimate(self, s: Bucket) -> Tensor:
+    def estimate(self, s: Bucket) -> Any:
         slow = s.slow if s.factor is None else s.slow * s.factor
-        g: Tensor = s.g + slow * self.share(s.step)
-        return g
+        return s.g + slow * self.share(s.step)
 
 
 class GradientDifferences(Blend):
@@ -102,17 +99,15 @@ class GradientDifferences(Blend):
     def __post_init__(self) -> None:
         check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
 
-    def after(self, s: Bucket, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         change = (grad - s.last) * float(s.step > 1)
         mix(s.changes, change, BiasCorrected(self.beta).weight(s.step, 0.0))
         s.last = grad
-        seen: Tensor = super().after(s, grad) + change * self.beta
-        return seen
+        return super().after(s, grad) + change * self.beta
 
-    def estimate(self, s: Bucket) -> Tensor:
+    def estimate(self, s: Bucket) -> Any:
         changes = s.changes if s.factor is None else s.changes * s.factor
-        g: Tensor = s.g + changes * self.beta
-        return g
+        return s.g + changes * self.beta
 
 
 class HeavyBall(Blend):
@@ -143,19 +138,18 @@ class HeavyBall(Blend):
         check(0 <= self.momentum < 1, "momentum", self.momentum, "0 <= momentum < 1")
         check(0 <= self.dampening < 1, "dampening", self.dampening, "0 <= dampening < 1")
 
-    def after(self, s: Bucket, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         if s.restarted:
             s.g.zero_()
         return grad
 
-    def estimate(self, s: Bucket) -> Tensor:
+    def estimate(self, s: Bucket) -> Any:
         grad = s.grad if s.factor is None else s.grad * s.factor
         if self.dampening > 0:
             grad = grad * (1 - self.dampening)
-        g: Tensor = grad + s.g * s.matrix.H(s) * self.momentum
-        return g
+        return grad + s.g * s.matrix.H(s) * self.momentum
 
-    def moved(self, s: Bucket, step: Tensor) -> None:
+    def moved(self, s: Bucket, step: Any) -> None:
         s.g = step
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
@@ -201,11 +195,10 @@ class NesterovAdam(Blend):
         product = _product(t, self.beta, self.decay)
         return later / (1 - product * later), (1 - now) / (1 - product)
 
-    def estimate(self, s: Bucket) -> Tensor:
+    def estimate(self, s: Bucket) -> Any:
         grad = s.grad if s.factor is None else s.grad * s.factor
         m, newest = self.weights(s.step)
-        g: Tensor = s.g * m + grad * newest
-        return g
+        return s.g * m + grad * newest
 
 
 def _mu(t: int, beta: float, decay: float) -> float:

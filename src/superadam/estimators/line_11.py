@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -43,11 +43,11 @@ class Recursive(Estimator):
     def two_point(self) -> bool:
         return self.tau > 0
 
-    def before(self, s: Bucket, q: Tensor) -> None:
+    def before(self, s: Bucket, q: Any) -> None:
         if self.tau > 0:
             s.g.sub_(q, alpha=self.tau)
 
-    def after(self, s: Bucket, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         take_in(s.g, grad, s.alpha, self.tau if s.paired else 0.0)
         return grad
 
@@ -75,7 +75,7 @@ class Nesterov(Blend):
     def __post_init__(self) -> None:
         check(self.a is None or 0 <= self.a <= 1, "a", self.a, "0 <= a <= 1, or None")
 
-    def estimate(self, s: Bucket) -> Tensor:
+    def estimate(self, s: Bucket) -> Any:
         grad = s.grad if s.factor is None else s.grad * s.factor
         a = s.alpha if self.a is None else self.a
         return s.g.lerp(grad, a)
@@ -95,10 +95,10 @@ class OnLine11(Estimator, abstract=True):
     def two_point(self) -> bool:
         return self.tau > 0
 
-    def before(self, s: Bucket, q: Tensor) -> None:
+    def before(self, s: Bucket, q: Any) -> None:
         s.r.sub_(q, alpha=self.tau)
 
-    def line_11(self, s: Bucket, grad: Tensor) -> None:
+    def line_11(self, s: Bucket, grad: Any) -> None:
         """Add the newest gradient to r by line 11."""
         if s.restarted:
             s.r.zero_()
@@ -131,7 +131,7 @@ class NesterovRecursive(OnLine11):
         super().__post_init__()
         check(self.a is None or 0 <= self.a <= 1, "a", self.a, "0 <= a <= 1, or None")
 
-    def after(self, s: Bucket, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         self.line_11(s, grad)
         a = s.alpha if self.a is None else self.a
         s.g = s.r * (1 - a) + grad * a
@@ -182,11 +182,11 @@ class Corrected(Estimator):
     def two_point(self) -> bool:
         return self.tau > 0 and not self.previous_batch
 
-    def before(self, s: Bucket, q: Tensor) -> None:
+    def before(self, s: Bucket, q: Any) -> None:
         if not self.previous_batch:
             s.last = q
 
-    def after(self, s: Bucket, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         weight = self.tau * (1 - self.alpha) / self.alpha
         c = grad
         if self.previous_batch:
@@ -211,7 +211,7 @@ class Summed(Estimator):
 
     elementwise = True
 
-    def after(self, s: Bucket, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         if s.restarted or s.t == 1:
             s.g.zero_()
         s.g.add_(grad)
@@ -266,11 +266,11 @@ class Averaged(OnLine11):
         check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
         check(self.guard is None or self.guard > 0, "guard", self.guard, "guard > 0, or None")
 
-    def after(self, s: Bucket, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         self.line_11(s, grad)
         if self.guard is not None:
             steady = TensorList(map(s.whole_norm, s.r)) <= TensorList(map(s.whole_norm, grad)) * self.guard
-            s.r = torch.where(steady, s.r, grad)
+            s.r = torch.where(cast(Tensor, steady), s.r, grad)
         mix(s.g, s.r, 1.0 if s.restarted else BiasCorrected(self.beta).weight(s.step, 0.0))
         r: Tensor = s.r
         return r if self.own else grad

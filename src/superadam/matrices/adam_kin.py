@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from superadam.bucket import Bucket
 from superadam.lists import mix
@@ -39,12 +39,11 @@ class InfinityNorm(Diagonal):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.u.mul_(self.beta).clamp_min_(grad.abs().add_(self.lam))
 
-    def H(self, s: Bucket) -> Tensor:
-        u: Tensor = s.u
-        return u
+    def H(self, s: Bucket) -> Any:
+        return s.u
 
 
 class Centered(Diagonal):
@@ -72,11 +71,11 @@ class Centered(Diagonal):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
         mix(s.mean, grad, 1 - self.beta)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         variance = s.v - s.mean * s.mean
         return variance.clamp_min_(0.0).sqrt().add_(self.lam)  # rounding may make it negative
 
@@ -123,10 +122,10 @@ class Rectified(Diagonal):
             return 0.0
         return math.sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho) * (1 - left))
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         trust, h = self.trust(s.t), s.v.sqrt().add_(self.lam)
         return h.div_(trust) if trust > 0 else torch.ones_like(h)
 
@@ -167,12 +166,11 @@ class PastSecondMoment(Diagonal):
         """Return 1 / (t - 1)^power; 1 in the first step."""
         return float(max(t - 1, 1) ** -self.power)
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         first = float(s.t == 1)
         h = torch.maximum(s.v.sqrt().clamp_min(self.lam), grad.abs() * self.bound(s.t))
         s.h = h * (first * STILL + 1)
         mix(s.v, grad * grad, first * self.beta + (1 - self.beta))
 
-    def H(self, s: Bucket) -> Tensor:
-        h: Tensor = s.h
-        return h
+    def H(self, s: Bucket) -> Any:
+        return s.h

@@ -58,13 +58,20 @@ class Matrix(Part, kind="matrix"):
     """A γ that trains if μ_t = 1, which `lr=None` takes. Adam's, for matrices of its kind."""
 
     # The kinds, for modules that do not import this one.
-    is_diagonal = False
-    multiple_of_identity = False
-    per_tensor = False
-    joint = False
-    from_estimate = False
-    watches_steps = False
+    is_diagonal: ClassVar[bool] = False
+    multiple_of_identity: ClassVar[bool] = False
+    per_tensor: ClassVar[bool] = False
+    joint: ClassVar[bool] = False
+    from_estimate: ClassVar[bool] = False
+    """Whether a diagonal `H` is made of g_t itself."""
+    watches_steps: ClassVar[bool] = False
+    """Whether there is a `moved`."""
     buffers: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether H_t is not diagonal, of each tensor, and depends on earlier gradients."""
+        return False
 
     @property
     def lower_bound(self) -> float:
@@ -173,8 +180,6 @@ class Diagonal(Matrix, abstract=True):
     """
 
     is_diagonal = True
-    from_estimate: ClassVar[bool] = False
-    """Whether `H` is made of g_t itself."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

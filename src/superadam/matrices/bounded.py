@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -37,10 +39,10 @@ class Sign(Diagonal):
     def __post_init__(self) -> None:
         check(self.lam > 0, "lam", self.lam, "lam > 0")
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         return s.estimate.abs().clamp_min(self.lam)
 
-    def solve(self, s: Bucket, g: Tensor) -> Tensor:
+    def solve(self, s: Bucket, g: Any) -> Any:
         return g / g.abs().clamp_min(self.lam)
 
 
@@ -80,10 +82,10 @@ class Sophia(Diagonal):
         check(self.lam > 0, "lam", self.lam, "lam > 0")
         check(self.batch >= 1, "batch", self.batch, "batch >= 1")
 
-    def observe(self, s: Bucket, grad: Tensor) -> None:
+    def observe(self, s: Bucket, grad: Any) -> None:
         s.h.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         return torch.maximum(s.h * (self.rho * self.batch), s.estimate.abs()).clamp_min(self.lam)
 
 
@@ -127,7 +129,7 @@ class Resilient(Diagonal):
     def initial(self, name: str) -> float:
         return 1.0 if name == "delta" else 0.0
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         agree = grad * s.last
         delta = torch.where(agree < 0, s.delta * self.shrink, s.delta)
         delta = torch.where(agree > 0, s.delta * self.grow, delta)
@@ -135,13 +137,12 @@ class Resilient(Diagonal):
         s.delta = delta.clamp_(self.least / gamma, self.most / gamma)
         s.last = torch.where(agree < 0, torch.zeros_like(grad), grad)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         size = s.estimate.abs().clamp_min(1e-30) / s.delta
         return torch.where(s.last == 0, size * STILL, size)
 
-    def solve(self, s: Bucket, g: Tensor) -> Tensor:
-        step: Tensor = g.sign() * s.delta * (s.last != 0)
-        return step
+    def solve(self, s: Bucket, g: Any) -> Any:
+        return g.sign() * s.delta * (s.last != 0)
 
 
 def sampled_label_loss(logits: Tensor) -> Tensor:

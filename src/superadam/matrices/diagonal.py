@@ -49,10 +49,10 @@ class AdaGrad(Diagonal):
     def initial(self, name: str) -> float:
         return self.v_0 if name == "v" else 0.0
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.addcmul_(grad, grad)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         v = s.v / s.t if self.mean else s.v
         return v.sqrt().add_(self.lam)
 
@@ -94,10 +94,10 @@ class SCAdaGrad(Diagonal):
         product = self.xi1 * self.xi2
         return self.xi1 if product <= 1 else (1 + math.log(product)) / self.xi2  # the minimum of v + ξ₁exp(-ξ₂v)
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.addcmul_(grad, grad)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         v: Tensor = s.v
         return v + (v * -self.xi2).exp() * self.xi1
 
@@ -129,14 +129,14 @@ class AdaDelta(Diagonal):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.mul_(self.rho).addcmul_(grad, grad, value=1 - self.rho)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         ratio: Tensor = (s.v + self.eps) / (s.u + self.eps)
         return ratio.sqrt()
 
-    def moved(self, s: Bucket, step: Tensor) -> None:
+    def moved(self, s: Bucket, step: Any) -> None:
         s.u.mul_(self.rho).addcmul_(step, step, value=1 - self.rho)
 
 
@@ -178,11 +178,11 @@ class AMSGrad(Diagonal):
     def lower_bound(self) -> float:
         return float(self.lam ** (2 * self.power)) if self.lam_inside else self.lam
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
         s.v_max.clamp_min_(s.v)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         h = root(s, s.v_max, self.beta, self.bias_correction)
         p = 2 * self.power
         return power(h.add_(self.lam), p) if self.lam_inside else power(h, p).add_(self.lam)
@@ -239,17 +239,17 @@ class Cautious(Diagonal):
     def lower_bound(self) -> float:
         return self.lam * (1e-3 if self.rescale else 1.0)
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         v = s.v.abs() * self.beta
         v.addcmul_(grad, grad, value=1 - self.beta)
         s.v = torch.where(s.g * grad > 0, v, -v)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         h = root(s, s.v.abs(), self.beta, self.bias_correction).add_(self.lam)
         h = torch.where(s.v > 0, h, h * min(self.kappa, STILL))
         return h * self._mean(s) if self.rescale else h
 
-    def _mean(self, s: Bucket) -> Tensor:
+    def _mean(self, s: Bucket) -> Any:
         """max(mean(1/κ_t), 1e-3) for each tensor, over all processes."""
         means = []
         for p, v in zip(s.params, s.v, strict=True):
@@ -290,11 +290,11 @@ class Yogi(Diagonal):
     def initial(self, name: str) -> float:
         return self.v_0 if name == "v" else 0.0
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         squared = grad * grad
         s.v.addcmul_((s.v - squared).sign_(), squared, value=self.beta - 1)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         return root(s, s.v, self.beta, self.bias_correction).add_(self.lam)
 
 
@@ -334,10 +334,10 @@ class AdaBound(Diagonal):
     def lower_bound(self) -> float:
         return min(self.lam, 1 / self.final)
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         h = root(s, s.v, self.beta, self.bias_correction).add_(self.lam)
         speed = 1 - self.beta if self.speed is None else self.speed
         low = 1 / (self.final * (1 + 1 / (speed * s.t)))

@@ -92,8 +92,9 @@ def adagrad(s: Bucket, lam: float, scale: float) -> bool:
     if not s.free or not _fit(s, "g", "v"):
         return False
     eta = s.gamma * s.mu
+    grads: Any = s.grads
     g = s.g.tensors  # becomes the gradient
-    torch._foreach_copy_(g, s.grads)
+    torch._foreach_copy_(g, grads)
     if s.group["maximize"]:
         torch._foreach_neg_(g)
     if s.decay_in_gradient != 0:

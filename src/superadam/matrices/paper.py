@@ -41,10 +41,10 @@ class SecondMoment(Diagonal):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         return root(s, s.v, self.beta, self.bias_correction).add_(self.lam)
 
     def has_kernel(self, schedule: Any) -> bool:
@@ -70,7 +70,7 @@ class GradientNorm(MultipleOfIdentity):
 
     elementwise = True
 
-    def measure(self, s: Bucket, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
         return (norm2(grad),)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
@@ -96,7 +96,7 @@ class BarzilaiBorwein(MultipleOfIdentity):
     two_point = True
     elementwise = True
 
-    def measure(self, s: Bucket, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
         if not s.paired:
             zero = norm2(grad).new_zeros(())
             return zero, zero, norm2(grad)
@@ -140,14 +140,14 @@ class Belief(Diagonal):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.m.lerp_(grad, 1 - self.beta1)
         surprise = grad - s.m
         s.v.mul_(self.beta2).addcmul_(surprise, surprise, value=1 - self.beta2)
         if self.eps > 0:
             s.v.add_(self.eps)
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         return root(s, s.v, self.beta2, self.bias_correction).add_(self.lam)
 
 
@@ -171,10 +171,10 @@ class BeliefNorm(MultipleOfIdentity):
     buffers = ("m",)
     elementwise = True
 
-    def update(self, s: Bucket, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.m.lerp_(grad, 1 - self.beta1)
 
-    def measure(self, s: Bucket, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
         return (norm2(grad - s.m),)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:

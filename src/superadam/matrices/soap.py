@@ -72,7 +72,7 @@ class SOAP(Kronecker):
             s.v = s.v.gather(dim, index.expand_as(s.v))
 
     def d(self, s: Bucket) -> Tensor:
-        d = s.v.sqrt()
+        d: Tensor = s.v.sqrt()
         return (d.div_((1 - self.beta**s.t) ** 0.5) if self.bias_correction else d).add_(self.lam)
 
 

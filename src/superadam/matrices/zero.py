@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from superadam.bucket import Bucket
 from superadam.matrices.base import Diagonal
 
@@ -39,7 +37,7 @@ class Zero(Diagonal):
     elementwise = True
     vanishes = True
 
-    def H(self, s: Bucket) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         return s.one * 0
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
