@@ -123,7 +123,7 @@ class NoHostSync(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-ONE_POINT = [m for kind in KINDS if kind.scope != "tensor" and not kind.vanishes and not (m := kind()).two_point]
+ONE_POINT = [m for kind in KINDS if not kind.per_tensor and not kind.vanishes and not (m := kind()).two_point]
 
 
 @pytest.mark.parametrize("matrix", ONE_POINT, ids=lambda m: type(m).__name__)

@@ -478,7 +478,12 @@ class SuperAdam(torch.optim.Optimizer):
             with_grad: take the parameters with a gradient, and give those that are new a state.
         """
         self._current_plans()
-        return bucket.buckets(self, with_grad=with_grad)
+        found = bucket.buckets(self, with_grad=with_grad)
+        for s in found:
+            if s.states[0]["step"] > 0:
+                step.set_numbers(s)
+            step.newest(s)
+        return found
 
     def _pending(self, *, idle: bool = False) -> list[Bucket]:
         """Return the parameters with a pending move in buckets, whose numbers are set; `idle`: without a gradient."""

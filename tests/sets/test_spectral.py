@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from sets.conditions import TOL, positive, problems, relative
 from sets.wide import all_scales, solve
 from superadam import matrices, sets
-from superadam._state.options import Composition
 from superadam.estimators import Recursive
 from superadam.iterates import Plain
+from superadam.options import Composition
 from superadam.schedules import Paper
 
 
