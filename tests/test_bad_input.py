@@ -11,7 +11,7 @@ from torch import nn
 
 from problems import CASES, LR, Stochastic, SuperAdam, train
 from superadam import matrices, reference, schedules, sets, twice
-from superadam._state.phases import RESTARTED
+from superadam.bucket import RESTARTED
 
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -413,7 +413,7 @@ def test_two_steps_in_one_turn_are_refused():
             setup.opt.step()
         messages.append(str(info.value))
     assert not any("had no step()" in message for message in messages)
-    assert not setup.opt._open_batch
+    assert not setup.opt._batch.open
     assert setup.opt.state[setup.params[0]]["step"] == 4
 
 
@@ -520,7 +520,7 @@ def test_a_batch_is_not_finished_by_another_loops_turn():
                 setup.closure(j)()
                 with Unchanged(setup, RuntimeError, "Half-steps out of order"):
                     setup.opt.step()
-    assert setup.opt._open_batch is not None
+    assert setup.opt._batch.open is not None
 
 
 @every_case

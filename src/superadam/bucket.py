@@ -164,7 +164,7 @@ class Bucket:
         return self.estimator.estimate(self) if self.estimator.blends and self.grads is not None else self.g
 
     def all(self, name: str) -> list[Any]:
-        """Return what the state of every parameter holds under a name."""
+        """Return the entry of this name in the state of every parameter."""
         return [state[name] for state in self.states]
 
     def number(self, name: str) -> Scalar:
@@ -235,7 +235,7 @@ ALONE = 1 << 17  # coordinates from which a tensor goes alone, on a CPU
 
 
 def buckets(opt: Any, *, with_grad: bool = True, idle: bool = False, moves: bool = False) -> list[Bucket]:
-    """Return the parameters that have a gradient in buckets; without `with_grad`, those that have a state.
+    """Return the parameters with a gradient in buckets; without `with_grad`, the parameters with a state.
 
     Parameters of a bucket have one device, dtype, step count, phase and matrix.
 
@@ -335,7 +335,7 @@ def _lots(opt: Any, plan: Any, params: list[Tensor]) -> list[list[Tensor]]:
 
 
 def _stacked(names: tuple[str, ...], states: list[State], *, joint: bool) -> dict[str, Any]:
-    """Return the slots of a matrix: as lists of a joint one, of a matrix of each tensor those of all tensors as a batch.
+    """Return the slots of a matrix: lists if it is joint; of a matrix of each tensor, batches over all tensors.
 
     A batch is made once, when the tensors first come together, and the states then hold its parts; from then on it is
     found under its parts.

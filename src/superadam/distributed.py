@@ -67,13 +67,13 @@ def is_dtensor(x: Tensor) -> bool:
 
 
 def local(x: Tensor) -> Tensor:
-    """What this process holds of x."""
+    """Return what this process holds of x."""
     part: Tensor = x.to_local() if is_dtensor(x) else x  # type: ignore[attr-defined]
     return part
 
 
 def sharding(x: Tensor) -> Sharding:
-    """How x is cut into parts, if it is."""
+    """Return how x is cut into parts, if it is."""
     if not is_dtensor(x):
         return None
     mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def like(x: Tensor, p: Tensor) -> Tensor:
 
 
 def joined(part: Tensor, shape: torch.Size, p: Tensor) -> Tensor:
-    """A tensor of `shape`, sharded as p is, of which this process holds `part`."""
+    """Return a tensor of `shape`, sharded as p is, of which this process holds `part`."""
     if not is_dtensor(p):
         return part
     from torch.distributed.tensor import DTensor
@@ -102,7 +102,7 @@ def joined(part: Tensor, shape: torch.Size, p: Tensor) -> Tensor:
 
 
 def gathered(part: Tensor, p: Tensor) -> Tensor:
-    """The whole of a tensor like p, of which this process holds `part`."""
+    """Return the whole of a tensor like p, of which this process holds `part`."""
     if sharding(p) is None:
         return part
     whole: Tensor = joined(part, p.shape, p).full_tensor()  # type: ignore[attr-defined]
@@ -110,7 +110,7 @@ def gathered(part: Tensor, p: Tensor) -> Tensor:
 
 
 def share(whole: Tensor, p: Tensor) -> Tensor:
-    """What this process holds of a tensor like p."""
+    """Return what this process holds of a tensor like p."""
     if sharding(p) is None:
         return whole
     from torch.distributed.tensor import DTensor, Replicate
@@ -124,7 +124,7 @@ def share(whole: Tensor, p: Tensor) -> Tensor:
 
 
 def positions(x: Tensor) -> Tensor:
-    """The index, in all of x as a vector, of every coordinate that this process holds."""
+    """Return the index, in all of x as a vector, of every coordinate that this process holds."""
     shape, offset = tuple(local(x).shape), (0,) * x.dim()
     if is_dtensor(x):
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -168,7 +168,7 @@ def sums_over_ranks(sums: dict[tuple[Key, Sharding], list[tuple[Tensor, ...]]]) 
 
 
 def objection(parts: Any, p: Tensor) -> str | None:
-    """Why a sharded parameter cannot have these parts and options, or None."""
+    """Return why a sharded parameter cannot have these parts and options, or None."""
     how = sharding(p)
     if how is None:
         return None
@@ -190,7 +190,7 @@ def objection(parts: Any, p: Tensor) -> str | None:
 
 
 def _coupled(part: Part, ndim: int) -> set[int]:
-    """The dimensions along which a set or a penalty couples coordinates."""
+    """Return the dimensions along which a set or a penalty couples coordinates."""
     dim = getattr(part, "dim", None)
     if dim is None:
         return set(range(ndim))
@@ -199,7 +199,7 @@ def _coupled(part: Part, ndim: int) -> set[int]:
 
 
 def _spans(value: object, ndim: int, dim: int) -> bool:
-    """Whether an option of a set, broadcast to `ndim` dimensions, differs along `dim`."""
+    """Return whether an option of a set, broadcast to `ndim` dimensions, differs along `dim`."""
     return isinstance(value, Tensor) and value.dim() >= ndim - dim and value.shape[dim - ndim] != 1
 
 
@@ -230,13 +230,13 @@ class Place(NamedTuple):
 
 
 def everywhere(p: Tensor, matrix: Any) -> Place:
-    """All processes do the same work."""
+    """Return the place where all processes do the same work."""
     shape = tuple(matrix.matrices(torch.empty(_real(p), device="meta")).shape)
     return Place(shape, shape[0])
 
 
 def _place(p: Tensor, matrix: Any, processes: Any) -> Place:
-    """The place of a parameter, whose owner is not known yet."""
+    """Return the place of a parameter, whose owner is not known yet."""
     place, how = everywhere(p, matrix), sharding(p)
     if matrix.is_diagonal:
         return place  # which costs little
@@ -282,7 +282,7 @@ _HOSTS: Any = weakref.WeakKeyDictionary()
 
 
 def _on_host(group: Any) -> Any:
-    """The same processes, as a group that can send what is not on a device: nobody waits for the device then."""
+    """Return the same processes as a group that sends from the host, so that nobody waits for the device."""
     if "cpu:" in dist.get_backend_config(group):
         return group
     if group not in _HOSTS:
@@ -292,7 +292,7 @@ def _on_host(group: Any) -> Any:
 
 
 def have_gradients(where: dict[Tensor, Place]) -> dict[Tensor, int]:
-    """For each parameter that has an owner in a group of processes: how many of these have a gradient."""
+    """Return how many processes have a gradient, for each parameter that has an owner among them."""
     found: dict[Tensor, int] = {}
     for group in dict.fromkeys(place.group for place in where.values() if place.group is not None):
         params = [p for p, place in where.items() if place.group is group]
@@ -319,7 +319,7 @@ def check_agreement(places: dict[Tensor, Any], name: Callable[[Tensor], str]) ->
 
 
 def to_owners(parts: list[Tensor], params: list[Tensor], where: list[Place]) -> list[Tensor | None]:
-    """The tensors of which the processes hold `parts`, whole where they are worked on; None elsewhere.
+    """Return the tensors of which the processes hold `parts`, whole where they are worked on; None elsewhere.
 
     One message for each group of processes.
     """
@@ -340,7 +340,7 @@ def to_owners(parts: list[Tensor], params: list[Tensor], where: list[Place]) -> 
 
 
 def from_owners(wholes: list[Tensor | None], params: list[Tensor], where: list[Place]) -> list[Tensor]:
-    """The inverse of `to_owners`: what this process holds of each."""
+    """Return the inverse of `to_owners`: what this process holds of each."""
     found: list[Any] = list(wholes)
     for i, (whole, p, place) in enumerate(zip(wholes, params, where, strict=True)):
         if place.group is None and not place.within and whole is not None:
@@ -379,7 +379,7 @@ def _real(p: Tensor) -> tuple[int, ...]:
 
 
 def _cut(p: Tensor, place: Place, rank: int) -> tuple[int, int]:
-    """Where the part of a process begins in the dimension that is cut, and its length, as FSDP2 cuts."""
+    """Return where the part of a process begins in the dimension that is cut, and its length, as FSDP2 cuts."""
     return _chunk(p.shape[place.dim or 0], place.group.size(), rank)
 
 
@@ -414,7 +414,7 @@ def _all_to_all(sent: list[list[Tensor]], shapes: list[list[Any]], like: Tensor,
 
 
 def _all_gather(mine: list[Any], shapes: list[list[Any]], like: Tensor, group: Any) -> list[list[Tensor]]:
-    """The tensors of every process, of shapes that all know."""
+    """Return the tensors of every process, of shapes that all know."""
     sizes = [sum(map(math.prod, of)) for of in shapes]
     message = like.new_zeros(max(sizes))
     flat = _flat(mine, like)
@@ -428,7 +428,7 @@ def _all_gather(mine: list[Any], shapes: list[list[Any]], like: Tensor, group: A
 
 
 def saved(factor: Tensor, p: Tensor, place: Place) -> Tensor:
-    """A factor as it is saved: whole, or a DTensor where p is one. All processes of the group ask together."""
+    """Return a factor as it is saved: whole, or a DTensor where p is one. All processes of the group ask together."""
     shape = torch.Size((place.shape[0], *factor.shape[1:]))
     if place.within:
         return joined(factor, shape, p)
@@ -448,7 +448,7 @@ def saved(factor: Tensor, p: Tensor, place: Place) -> Tensor:
 
 
 def restored(factor: Tensor, p: Tensor, place: Place) -> Tensor:
-    """Of a factor that was saved, by any number of processes, what this one works on."""
+    """Return the part of a saved factor that this process works on."""
     if place.within and is_dtensor(factor):
         return local(factor.redistribute(placements=p.placements))  # type: ignore[attr-defined]
     whole: Tensor = factor.full_tensor() if is_dtensor(factor) else factor  # type: ignore[attr-defined]

@@ -66,7 +66,7 @@ class Replay:
         self.buffers.restore()
 
     def plain(self) -> dict[str, Any]:
-        """The states of the generators as plain data, for a checkpoint."""
+        """Return the states of the generators as plain data, for a checkpoint."""
         numpy = None if self._numpy is None else [self._numpy[0], self._numpy[1].tolist(), *self._numpy[2:]]
         return {"cpu": self._cpu, "devices": self._devices, "python": self._python, "numpy": numpy}
 
@@ -81,7 +81,7 @@ class Replay:
 
 
 def generators_of(loader: object) -> list[torch.Generator]:
-    """The `torch.Generator`s that a DataLoader and its samplers were given."""
+    """Return the `torch.Generator`s that a DataLoader and its samplers were given."""
     owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
     drawn = (getattr(owner, "generator", None) for owner in (*owners, getattr(owners[-1], "sampler", None)))
     return list(dict.fromkeys(g for g in drawn if isinstance(g, torch.Generator)))
@@ -95,7 +95,7 @@ def _accelerator() -> Any:
 
 @contextmanager
 def put_back(params: Iterable[Tensor]) -> Iterator[None]:
-    """A `with` after which the parameters hold what they held before."""
+    """Give the parameters their values back after the `with`."""
     before = [(local(p), local(p).detach().clone()) for p in params]
     try:
         yield
@@ -110,7 +110,7 @@ _OF_COMPILE = ("ignore", re.compile("Using `torch.compile"), UserWarning, None, 
 
 
 def is_due(batch: int) -> bool:
-    """Whether to look for new modules in this batch (from 1): in batches 1, 2, 4, 8, … The total cost vanishes."""
+    """Return whether to look for new modules in this batch (from 1): in batches 1, 2, 4, 8, …"""
     return batch & (batch - 1) == 0
 
 
@@ -148,7 +148,7 @@ class Buffers:
             self._left.update({(id(owner), name): buffer for name, buffer in owner._buffers.items()})
 
     def owners(self) -> dict[nn.Module, None]:
-        """The modules with buffers, in their order."""
+        """Return the modules with buffers, in their order."""
         return dict.fromkeys(owner for owner, *_ in self._kept)
 
     def restore(self) -> None:
@@ -208,7 +208,7 @@ class _Hook:
 
 @contextmanager
 def aside(modules: Iterable[nn.Module], loader: object) -> Iterator[Replay]:
-    """A context that restores the default generators, those of a loader, and the buffers of modules."""
+    """Restore the default generators, the generators of a loader, and the buffers of modules after the `with`."""
     start = Replay(modules)
     own = [(generator, generator.get_state()) for generator in generators_of(loader)]
     try:
@@ -246,7 +246,7 @@ class UsedGradients:
         self._versions = {id(grad): (weakref.ref(grad), grad._version) for grad in grads}
 
     def newer(self, params: Iterable[Tensor]) -> Tensor | None:
-        """A parameter with a gradient that was not used yet, if there is one."""
+        """Return a parameter with a gradient that was not used yet, if there is one."""
         for p in params:
             grad = p.grad
             if grad is not None:
@@ -302,7 +302,7 @@ def register(optimizer: Any) -> None:
 
 
 def current() -> Half | None:
-    """The half-step that is due in the innermost `twice` loop of this thread."""
+    """Return the half-step that is due in the innermost `twice` loop of this thread."""
     return here.halves[-1] if here.halves else None
 
 
@@ -315,7 +315,7 @@ class Turns(Iterator[T]):
         self._turns = _turns(loader, accumulate, self._place)
 
     def __len__(self) -> int:
-        """The number of turns: two for every batch or micro-batch of the loader."""
+        """Return the number of turns: two for every batch or micro-batch of the loader."""
         return 2 * len(self._loader)  # type: ignore[arg-type]
 
     def __next__(self) -> T:
@@ -413,7 +413,7 @@ def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator
 
 
 def _is_due() -> bool:
-    """Whether to look which modules the next batch of this thread's `twice` loops runs."""
+    """Return whether to look for new modules in the next batch of this thread's `twice` loops."""
     if here.registered != _registered:
         here.registered, here.batches = _registered, 0
     here.batches += 1

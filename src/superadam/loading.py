@@ -76,7 +76,8 @@ def by_name(state_dict: dict[str, Any], there: Names, here: Names) -> dict[str, 
                 group["param_names"] = [group["param_names"][j] for j in order]
         elif theirs is not None and mine is not None:
             raise ValueError(
-                f"The checkpoint belongs to another model: group {i} has {len(theirs)} parameters there, {len(mine)} here."
+                f"The checkpoint belongs to another model: group {i} has {len(theirs)} parameters there, "
+                f"{len(mine)} here."
             )
         groups.append(group)
     return {**state_dict, "param_groups": [*groups, *state_dict["param_groups"][len(groups) :]]}  # torch refuses more

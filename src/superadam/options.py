@@ -157,22 +157,18 @@ class Composition(NamedTuple):
     def kernel_objection(self, options: dict[str, Any]) -> str | None:
         """Return why torch has no fused kernel for this composition, or None."""
         if not self.matrix.has_kernel(self.schedule):
-            return f"torch has no fused kernel for {self.matrix} with {self.schedule}"
+            return f"torch has no fused kernel for {type(self.matrix).__name__}"
         for option in ("clip", "foreach", "compile"):
             if options[option]:
                 return f"{option}={options[option]}"
         if options["fused"] is False:
             return "fused=False"
         if type(self.estimator) is not Recursive or self.estimator.tau > 0:
-            return f"{self.estimator} takes more than an average of gradients"
-        for part in (self.stepsize, self.penalty):
-            if part is not None:
-                return f"{part}"
-        if type(self.iterate) is not Plain or type(self.schedule).weight_of is not Schedule.weight_of:
-            return f"{self.iterate}, {self.schedule}"
-        if self.constraint is not None and not self.constraint.separable:
-            return f"{self.constraint}"
-        return None
+            return f"{type(self.estimator).__name__} takes more than an average of gradients"
+        others = [self.stepsize, self.penalty, None if type(self.iterate) is Plain else self.iterate]
+        others.append(None if type(self.schedule).weight_of is Schedule.weight_of else self.schedule)
+        others.append(None if self.constraint is None or self.constraint.separable else self.constraint)
+        return next((f"not with {type(part).__name__}" for part in others if part is not None), None)
 
 
 KINDS = Composition._fields
@@ -204,7 +200,6 @@ class Plan:
         self.settles = type(self.parts.iterate).settle is not Iterate.settle
         self.free = self.parts.constraint is None and self.parts.penalty is None
         self.any_factors = False
-        self.kernel = self.parts.kernel_objection(group) if not self._chosen else None
         by_kind: dict[tuple[Matrix, float], dict[str, Any]] = {}
         self.facts: dict[Tensor, dict[str, Any]] = {}
         """The attributes of buckets that hold in every step, for each parameter."""
@@ -412,7 +407,7 @@ OF_PARTS = {
 
 
 def instead_of(name: str, known: Iterable[str], hints: dict[str, str] = OF_TORCH) -> str:
-    """The end of an error message about an unknown option: what to write instead."""
+    """Return the end of an error message about an unknown option: what to write instead."""
     return f"write {hints[name]}" if name in hints else nearest(name, known)
 
 
@@ -547,7 +542,14 @@ def _sizes(plan: Plan, places: dict[Tensor, Any]) -> str:
 
 
 def _way(plan: Plan) -> str:
-    """Say how a step runs."""
+    """Say how a step runs, and why not by a fused kernel."""
+    facts = [*{id(facts["parts"]): facts for facts in plan.facts.values()}.values()]
     if plan.group["compile"]:
-        return "compiled by torch.compile"
-    return "torch's fused kernel" if plan.kernel is None and not plan._chosen else "lists"
+        rest = (
+            "" if all(of["compilable"] for of in facts) else "; by lists where a part needs whole tensors or the host"
+        )
+        return f"runs by torch.compile{rest}"
+    reasons = dict.fromkeys(filter(None, (of["parts"].kernel_objection(plan.group) for of in facts)))
+    if not reasons:
+        return "runs by torch's fused kernel"
+    return f"runs by lists{'' if len(reasons) == len(facts) else ' and a fused kernel'} ({'; '.join(reasons)})"

@@ -21,7 +21,7 @@ __all__ = ["Part", "check", "nearest"]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: the most similar known name, or all of them."""
+    """Return the end of an error message about an unknown name: the most similar known name, or all of them."""
     known = sorted(known)
     by_lower = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
@@ -39,7 +39,7 @@ def _snake(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """An option as plain data: parts, and parts in a tuple, as their specs."""
+    """Return an option as plain data: parts, and parts in a tuple, as their specs."""
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     return value.spec() if isinstance(value, Part) else value
@@ -107,7 +107,7 @@ class Part:
             raise error(f"{cls.__name__} has no option {option!r}: {nearest(option, fields)}")
 
     def __repr__(self) -> str:
-        """The options; those with `repr=False` only if they are not at their defaults."""
+        """Return the options; those with `repr=False` only if they are not at their defaults."""
         fields = dataclasses.fields(cast(Any, self))
         shown = [f.name for f in fields if f.repr or getattr(self, f.name) != f.default]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
@@ -130,17 +130,17 @@ class Part:
         return {k: v for k, v in self.__dict__.items() if k != "_hash"}  # it differs between processes
 
     def spec(self) -> dict[str, Any]:
-        """This part as plain data."""
+        """Return this part as plain data."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(cast(Any, self))}
         return {"type": type(self).__name__, **{name: _plain(value) for name, value in values.items()}}
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
-        """Why this part does not go with the other parts and options, or None."""
+        """Return why this part does not go with the other parts and options, or None."""
         return None
 
     @classmethod
     def find(cls, choice: object) -> Self:
-        """The part that `choice` is or names: a part, a name ("SecondMoment", "second_moment"), or a spec."""
+        """Return the part that `choice` is or names: a part, a name ("SecondMoment", "second_moment"), or a spec."""
         if isinstance(choice, cls):
             return choice
         if isinstance(choice, str):
@@ -157,7 +157,7 @@ class Part:
 
     @classmethod
     def _made(cls, option: Any) -> Any:
-        """An option of a spec: parts instead of their specs, and tuples, which can be hashed.
+        """Return an option of a spec: parts instead of their specs, and tuples, which can be hashed.
 
         torch.distributed.checkpoint makes lists of the tuples of a whole state.
         """

@@ -33,23 +33,23 @@ class Schedule(Part, kind="schedule"):
     """α_1. With 1, g_1 = ∇f(x_1; ξ_1), as in line 2 of the paper."""
 
     def mu_t(self, t: int, tau: float) -> float:
-        r"""$\mu_t$, for $t \ge 1$."""
+        r"""Return $\mu_t$, for $t \ge 1$."""
         raise NotImplementedError(f"{type(self).__name__} has no mu_t")
 
     def alpha_t(self, t: int, tau: float) -> float:
-        r"""$\alpha_t$, for $t \ge 2$."""
+        r"""Return $\alpha_t$, for $t \ge 2$."""
         raise NotImplementedError(f"{type(self).__name__} has no alpha_t")
 
     def largest_mu(self, tau: float) -> float:
-        """The largest μ_t: `lr=None` divides `matrix.lr` by it. Override it if your μ_t stays below 1."""
+        """Return the largest μ_t: `lr=None` divides `matrix.lr` by it. Override it if your μ_t stays below 1."""
         return 1.0
 
     def weight(self, t: int, tau: float) -> float:
-        """α_t for every t ≥ 1."""
+        """Return α_t for every t ≥ 1."""
         return self.first if t == 1 else self.alpha_t(t, tau)
 
     def weight_of(self, s: Bucket) -> Scalar:
-        """α_t for the view s. Override it if α_t depends on more than t and τ."""
+        """Return α_t for the bucket s. Override it if α_t depends on more than t and τ."""
         return self.weight(s.step, s.estimator.tau)
 
 

@@ -77,14 +77,7 @@ def absorb(buckets: list[Bucket], within: dict[Tensor, Any], shared: dict[Any, d
     waiting: list[Bucket] = []
     sums: dict[tuple[Any, distributed.Sharding], list[Sums]] = {}
     for s in buckets:
-        if not s.paired:
-            for state in s.states:
-                state["step"] += 1
-        set_numbers(s)
-        if s.paired and s.matrix.two_point:
-            s.q, s.dx = (TensorList([within[p][i] for p in s.params]) for i in (0, 1))
-        if s.iterate.numbers:
-            s.iterate.count(s)
+        _begin(s, within)
         if s.moves and s.at_once:
             if not s.fused or not s.matrix.fused_step(s):
                 run(all_lines, s)
@@ -100,6 +93,18 @@ def absorb(buckets: list[Bucket], within: dict[Tensor, Any], shared: dict[Any, d
             if not s.moves:
                 state["gamma"] = s.gamma
             state["phase"] = READY if s.moves else PENDING
+
+
+def _begin(s: Bucket, within: dict[Tensor, Any]) -> None:
+    """Count the step of a bucket."""
+    if not s.paired:
+        for state in s.states:
+            state["step"] += 1
+    elif s.matrix.two_point:
+        s.q, s.dx = (TensorList([within[p][i] for p in s.params]) for i in (0, 1))
+    set_numbers(s)
+    if s.iterate.numbers:
+        s.iterate.count(s)
 
 
 def _all_together(buckets: list[Bucket], sums: dict[Any, list[Sums]], shared: dict[Any, dict[str, Tensor]]) -> None:

@@ -49,11 +49,11 @@ class Stepsize(Part, kind="stepsize"):
         return 0.0
 
     def scalar_shape(self, name: str) -> tuple[int, ...]:
-        """The shape of what is kept under one of the names in `scalars`."""
+        """Return the shape of a scalar."""
         return ()
 
     def weighed(self, s: Bucket, grad: Any) -> Any:
-        """The gradient that lines 11 and 4 get."""
+        """Return the gradient that lines 11 and 4 get."""
         return grad
 
     def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
@@ -64,7 +64,7 @@ class Stepsize(Part, kind="stepsize"):
         """Set the scalars to their values at t, given the sums over all parameters."""
 
     def factor(self, s: Bucket) -> Any:
-        """The factor of γ in the next move."""
+        """Return the factor of γ in the next move."""
         raise NotImplementedError(f"{type(self).__name__} has no factor")
 
 

@@ -49,7 +49,7 @@ class Estimator(Part, kind="estimator"):
         raise NotImplementedError(f"{type(self).__name__} has no after")
 
     def estimate(self, s: Bucket) -> Any:
-        """The g_t for line 9. The gradient of this batch, `s.grad`, is still available."""
+        """Return the g_t for line 9. The gradient of this batch, `s.grad`, is still available."""
         return s.g
 
     def moved(self, s: Bucket, step: Any) -> None:

@@ -190,7 +190,7 @@ class NesterovAdam(Blend):
         check(self.decay >= 0, "decay", self.decay, "decay >= 0")
 
     def weights(self, t: int) -> tuple[float, float]:
-        """Those of m_t and of the newest gradient."""
+        """Return the weights of m_t and of the newest gradient."""
         now, later = (_mu(i, self.beta, self.decay) for i in (t, t + 1))
         product = _product(t, self.beta, self.decay)
         return later / (1 - product * later), (1 - now) / (1 - product)

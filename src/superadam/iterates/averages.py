@@ -120,7 +120,7 @@ class Averaged(Iterate):
         check(self.start >= 0, "start", self.start, "start >= 0")
 
     def share(self, t: int) -> float:
-        """The weight of the newest point."""
+        """Return the weight of the newest point."""
         n = max(t - self.start, 1)
         return 1 / n if self.decay == 1 else BiasCorrected(self.decay).weight(n, 0.0)
 

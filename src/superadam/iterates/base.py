@@ -54,7 +54,7 @@ class Iterate(Part, kind="iterate"):
         """At the end of training, or to evaluate: set `s.x` to x_t, the result."""
 
     def rate(self, s: Bucket) -> Scalar:
-        """A factor of the learning rate."""
+        """Return a factor of the learning rate."""
         return 1.0
 
     def before_decay(self, s: Bucket, share: Scalar) -> None:
@@ -64,7 +64,7 @@ class Iterate(Part, kind="iterate"):
         """
 
     def age(self, t: Any) -> Any:
-        """The step count that the estimator and the matrix use."""
+        """Return the step count that the estimator and the matrix use."""
         return t
 
 

@@ -45,7 +45,7 @@ class Staged(Iterate):
         check(0 < self.shrink <= 1, "shrink", self.shrink, "0 < shrink <= 1")
 
     def stage(self, t: int) -> tuple[int, int, bool]:
-        """The stage of step t ≥ 1, the step's number within the stage (from 1), and whether it is the last one."""
+        """Return the stage of step t ≥ 1, the step's number within it (from 1), and whether the step is its last."""
         k, begin = 0, 0
         while t > begin + (size := math.floor(self.length * self.growth**k)):
             k, begin = k + 1, begin + size

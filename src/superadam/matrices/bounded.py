@@ -146,7 +146,7 @@ class Resilient(Diagonal):
 
 
 def sampled_label_loss(logits: Tensor) -> Tensor:
-    """For `Sophia`: the cross entropy of labels drawn from the model's own predictions.
+    """Return the cross entropy of labels drawn from the model's own predictions, for `Sophia`.
 
     Every few steps, before computing the gradients of the batch, call `backward()` of this loss, then `opt.observe()`
     and `opt.zero_grad()`. The last dimension of `logits` is the classes.

@@ -20,7 +20,7 @@ class _Diagonal(OfTensors, abstract=True):
     is_diagonal = True
 
     def size(self, x: Tensor) -> tuple[int, int, int]:
-        """The number of matrices in a tensor, their rows and their columns."""
+        """Return the number of matrices in a tensor, their rows and their columns."""
         raise NotImplementedError
 
     def matrices(self, x: Tensor) -> Tensor:
@@ -44,14 +44,14 @@ def _repeated(each: Tensor, matrices: Tensor) -> Tensor:
 
 
 def _rms(s: Bucket, matrices: Tensor) -> Tensor:
-    """The root of the mean square of each parameter, for each of its matrices."""
+    """Return the root of the mean square of each parameter, for each of its matrices."""
     whole = matrices.reshape(len(s.params), matrices.numel() // len(s.params))
     each = (whole.square().sum(-1) / max(1, whole.shape[1])).sqrt()
     return _repeated(each, matrices)
 
 
 def _mean(x: Tensor, dim: int) -> Tensor:
-    """The mean over a dimension, which is kept; 0 if the dimension is empty."""
+    """Return the mean over a dimension, which is kept; 0 if the dimension is empty."""
     return x.sum(dim, keepdim=True) / max(1, x.shape[dim])
 
 

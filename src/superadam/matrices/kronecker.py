@@ -84,7 +84,7 @@ class Kronecker(PerTensor, abstract=True):
         return self.block is None and isinstance(self.split, int) and type(self).matrices is Kronecker.matrices
 
     def sides(self, rows: int, columns: int) -> tuple[tuple[str, int], ...]:
-        """The sides that have a factor: their names and dimensions."""
+        """Return the sides that have a factor: their names and dimensions."""
         if max(rows, columns) <= self.one_sided_above:
             return SIDES
         return SIDES[:1] if rows <= columns else SIDES[1:]
@@ -116,7 +116,7 @@ class Kronecker(PerTensor, abstract=True):
         return G @ s.QR.mT if "R" in s.names else G
 
     def d(self, s: Bucket) -> Tensor:
-        """The eigenvalues of H_t; they broadcast to the matrices."""
+        """Return the eigenvalues of H_t; they broadcast to the matrices."""
         raise NotImplementedError(f"{type(self).__name__} has no d")
 
     def eigen(self, s: Bucket) -> tuple[Rotation, Tensor, Rotation]:
@@ -176,11 +176,11 @@ class Kronecker(PerTensor, abstract=True):
                 raise RuntimeError(f"{trouble.what}: decomposition failed {often}: {trouble.error}") from trouble.error
 
     def begin(self, s: Bucket) -> None:
-        """The eigenvectors of the factors, from scratch."""
+        """Compute the eigenvectors of the factors from scratch."""
         self.decompose(s, lambda values, Q: Q)
 
     def iterate(self, s: Bucket) -> list[tuple[int, Tensor]]:
-        """The eigenvectors of the factors by a step of orthogonal iteration, sorted by eigenvalue.
+        """Update the eigenvectors of the factors by a step of orthogonal iteration, sorted by eigenvalue.
 
         Returns the order of each side, for what is kept in the eigenvectors' basis.
         """
@@ -215,7 +215,7 @@ def turned(by: dict[str, Tensor], G: Tensor) -> Tensor:
 
 
 def outer(left: Tensor | None, right: Tensor | None) -> Tensor:
-    """The eigenvalues of a Kronecker product, given those of its factors; None for the identity."""
+    """Return the eigenvalues of a Kronecker product, given those of its factors; None for the identity."""
     if left is None:
         return cast(Tensor, right).unsqueeze(-2)
     return left.unsqueeze(-1) if right is None else left.unsqueeze(-1) * right.unsqueeze(-2)
@@ -321,7 +321,7 @@ class Shampoo(Kronecker):
         return lambda G: turned(Q, G), 1 / (roots * self.ratio(s)), lambda G: turned(QT, G)
 
     def ratio(self, s: Bucket) -> Tensor | float:
-        """The factor by which grafting multiplies H_t⁻¹."""
+        """Return the factor by which grafting multiplies H_t⁻¹."""
         if self.grafting is None:
             return 1.0
         g = s.estimates
@@ -329,7 +329,7 @@ class Shampoo(Kronecker):
         return torch.where(ratio > 0, ratio, 1.0)  # without a gradient, any size is right
 
     def grafted(self, given: Tensor, step: Tensor) -> Tensor:
-        """The norm of one step divided by the norm of another, for each matrix."""
+        """Return the norm of one step divided by the norm of another, for each matrix."""
         size, own = (torch.linalg.matrix_norm(x, keepdim=True) for x in (given, step))
         ratio: Tensor = size / own.clamp(min=torch.finfo(own.dtype).tiny)
         return ratio

@@ -75,7 +75,7 @@ class PerTensor(OfTensors, abstract=True):
         return not depthwise and min(self.size(x)[1:]) > 1
 
     def size(self, x: Tensor) -> tuple[int, int, int]:
-        """The number of matrices in a tensor, their rows and their columns."""
+        """Return the number of matrices in a tensor, their rows and their columns."""
         lead, (rows, *columns) = x.shape[: self.batch_dims], x.shape[self.batch_dims :]
         if isinstance(self.split, int):
             return math.prod(lead) * self.split, rows // self.split, math.prod(columns)
@@ -85,7 +85,7 @@ class PerTensor(OfTensors, abstract=True):
         return x.reshape(self.size(x)) if isinstance(self.split, int) else self.parts(x)
 
     def parts(self, x: Tensor) -> Tensor:
-        """The matrices into which `split` cuts a tensor; smaller ones are padded with rows of zeros."""
+        """Return the matrices into which `split` cuts a tensor; smaller ones are padded with rows of zeros."""
         batch, rows, columns = PerTensor.size(self, x)
         if isinstance(self.split, int):
             return x.reshape(batch, rows, columns)
@@ -105,7 +105,7 @@ class PerTensor(OfTensors, abstract=True):
         return own and isinstance(self.split, int)
 
     def dims(self, x: Tensor, *, rows: bool, columns: bool) -> tuple[int, ...]:
-        """The dimensions of x that are the rows and the columns of its matrices."""
+        """Return the dimensions of x that are the rows and the columns of its matrices."""
         first = self.batch_dims
         return (first,) * rows + tuple(range(first + 1, x.dim())) * columns
 
@@ -127,13 +127,13 @@ def eigh(A: Tensor, what: str) -> tuple[Tensor, Tensor]:
 
 
 def spectrum(A: Tensor) -> Tensor:
-    """The eigenvalues of a batch of symmetric matrices, the least first; of diagonal ones, given as their diagonals."""
+    """Return the eigenvalues of a batch of symmetric matrices, the least first. Diagonal matrices are given as diagonals."""
     values: Tensor = torch.linalg.eigvalsh(A) if A.dim() == 3 else A.sort(-1).values
     return values
 
 
 def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
-    """`eigh` of the matrix plus a multiple of I that is no larger than rounding errors.
+    """Return `eigh` of the matrix plus a multiple of I that is no larger than rounding errors.
 
     Without it LAPACK (MKL's) fails for most matrices of low rank with rows of zeros, the factors of embeddings: with an
     error, or with eigenvectors that are not finite.
@@ -186,7 +186,7 @@ def descending(A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def orthogonal(A: Tensor) -> tuple[Tensor, Tensor]:
-    """The diagonal of R, and Q, of A = QR."""
+    """Return the diagonal of R, and Q, of A = QR."""
     Q, R = torch.linalg.qr(A)
     if Q.device.type == "cpu" and not bool(Q.isfinite().all()):
         raise LinAlgError("the orthogonal factor is not finite")

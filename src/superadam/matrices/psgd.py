@@ -66,7 +66,7 @@ class PSGDKron(PerTensor):
         }
 
     def updates_until(self, t: int) -> int:
-        """The number of updates after step t: the sum of clip(exp(-(t - flat)/1000), least, 1), rounded."""
+        """Return the number of updates after step t: the sum of clip(exp(-(t - flat)/1000), least, 1), rounded."""
         falling = min(max(0, t - self.flat), math.floor(-1000 * math.log(self.least)))
         ratio = math.exp(-1 / 1000)
         count = min(t, self.flat) + ratio * (1 - ratio**falling) / (1 - ratio)
@@ -103,7 +103,7 @@ class PSGDKron(PerTensor):
         return {name: Q.mT @ Q if Q.dim() == 3 else Q.square() for name, Q in (("L", s.QL), ("R", s.QR))}
 
     def eigenvalues(self, s: Bucket) -> Tensor:
-        """The eigenvalues of H_t, for the monitor."""
+        """Return the eigenvalues of H_t, for the monitor."""
         left, right = map(spectrum, self.factors(s).values())
         inverse: Tensor = left.unsqueeze(-1) * right.unsqueeze(-2) * self.shrink(self.whiten(s, s.estimates))
         return 1 / inverse
@@ -129,7 +129,7 @@ class PSGDKron(PerTensor):
         return on_columns(s.QR, on_rows(s.QL, half, transposed=True), transposed=True)
 
     def shrink(self, step: Tensor) -> Tensor:
-        """The factor that reduces the root mean square of a step to the bound."""
+        """Return the factor that reduces the root mean square of a step to the bound."""
         rms = step.square().mean((-2, -1), keepdim=True).sqrt()
         return (self.bound / rms).clamp(max=1.0)
 
@@ -147,7 +147,7 @@ def on_rows(Q: Tensor, X: Tensor, *, transposed: bool = False, inverse: bool = F
 
 
 def on_columns(Q: Tensor, X: Tensor, **how: bool) -> Tensor:
-    """The same on the columns: X Qᵀ, X Q, or X Q⁻¹."""
+    """Multiply the columns: X Qᵀ, X Q, or X Q⁻¹."""
     return on_rows(Q, X.mT, **how).mT
 
 
@@ -159,7 +159,7 @@ def blocks(Q: Tensor) -> list[tuple[slice, slice, slice]]:
 
 
 def gram(A: Tensor) -> Tensor:
-    """The upper triangle of A Aᵀ."""
+    """Return the upper triangle of A Aᵀ."""
     product = A.new_zeros(*A.shape[:-1], A.shape[-2])
     for i, _, right in blocks(A):
         product[..., i, right] = A[..., i, :] @ A[..., right, :].mT
@@ -171,7 +171,7 @@ def symmetric(upper: Tensor) -> Tensor:
 
 
 def largest_singular_value(A: Tensor) -> Tensor:
-    """A lower bound for symmetric A: two steps of the power method, from its longest column.
+    """Return a lower bound for symmetric A: two steps of the power method, from its longest column.
 
     A is divided by its largest element, because the method takes its fourth power: float32 ends at 1e38.
     """

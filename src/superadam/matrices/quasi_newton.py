@@ -54,7 +54,7 @@ class DampedLBFGS(Joint):
         check(self.delta > 0, "delta", self.delta, "delta > 0")
 
     def slots(self, x: Tensor) -> dict[str, Slot]:
-        """The pairs, the newest first."""
+        """Return the pairs, the newest first."""
         return {name: Slot((self.history, *x.shape)) for name in ("s", "y")}
 
     def initial(self, name: str) -> float:

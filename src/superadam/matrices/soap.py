@@ -116,7 +116,7 @@ class KLShampoo(Kronecker):
         return super().slots(x) | {f"d{side}": Slot((batch, shape[dim]), self.start) for side, dim in sides}
 
     def values(self, s: Bucket, side: str) -> Tensor:
-        """The eigenvalues of a factor, raised to their lower bound."""
+        """Return the eigenvalues of a factor, raised to their lower bound."""
         d: Tensor = getattr(s, f"d{side}")
         return d.clamp(min=max(10, min(d.shape[-1], 4000)) ** -2)
 

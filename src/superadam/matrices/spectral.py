@@ -47,7 +47,7 @@ SCALES = ("original", "match_rms_adamw", "spectral")
 
 
 def polynomials(name: str | Triple, steps: int) -> list[Triple]:
-    """The first `steps` polynomials of a set, or of one triple. If there are fewer, the last one is repeated."""
+    """Return the first `steps` polynomials of a set, or of one triple. If there are fewer, the last one is repeated."""
     known = COEFFICIENTS[name] if isinstance(name, str) else (name,)
     chosen = [known[min(i, len(known) - 1)] for i in range(steps)]
     if name == "polar_express":
@@ -56,7 +56,7 @@ def polynomials(name: str | Triple, steps: int) -> list[Triple]:
 
 
 def polar(G: Tensor, triples: list[Triple], safety: float = 1.0, eps: float = 1e-7) -> Tensor:
-    """An approximation of (G Gᵀ)^(-1/2) G for a batch of matrices, by the Newton–Schulz iteration.
+    """Return an approximation of (G Gᵀ)^(-1/2) G for a batch of matrices, by the Newton–Schulz iteration.
 
     >>> G = torch.tensor([[[3.0, 0.0], [0.0, 0.1]]])
     >>> polar(G, polynomials("polar_express", 8)).round(decimals=3)
@@ -102,7 +102,7 @@ def _by_gram(X: Tensor, triples: list[Triple]) -> Tensor:
 
 @functools.cache
 def _multiplies_bfloat16() -> bool:
-    """Whether this CPU has units for it. Without them it takes longer than float32."""
+    """Return whether this CPU has units for it. Without them it takes longer than float32."""
     cpu: Any = torch.cpu
     return any(getattr(cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
 
