@@ -173,7 +173,7 @@ class Bucket:
         return found
 
     def whole_norm(self, tensor: Tensor) -> Tensor:
-        """Return the norm of a tensor over all processes, of which `tensor` is what this process holds."""
+        """Return the norm of a tensor over all processes, of which this process holds the part `tensor`."""
         norm: Tensor = torch.linalg.vector_norm(tensor)
         return norm if self.sharding is None else distributed.over_ranks(norm.square(), self.sharding).sqrt()
 
@@ -194,7 +194,7 @@ class Bucket:
         return self.batch_of(distributed.to_owners(like_x.tensors, self.params, self.places))
 
     def tensors(self, matrices: Tensor) -> TensorList:
-        """Return the inverse of `matrices`: a list like x, of what this process holds."""
+        """Return the inverse of `matrices`: a list like x, with the parts of this process."""
         if self.sharding is None and self.reshapes and not self.apart:
             return TensorList(list(matrices.reshape(len(self.params), *self.x.tensors[0].shape).unbind()))
         wholes = self.wholes_of(matrices)

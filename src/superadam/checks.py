@@ -87,7 +87,7 @@ def _all_small(plan: Any) -> bool:
 
 
 def finite(s: Bucket, batch: Tensor) -> Tensor:
-    """Return what H_t and the step of a matrix with factors may see: zeros in place of matrices that are not finite.
+    """Return the batch with zeros in place of matrices that are not finite, for a matrix with factors.
 
     Where the host would wait, nothing is refused: the device leaves them out, and `check_left_out` tells of it later.
     """

@@ -67,7 +67,7 @@ def is_dtensor(x: Tensor) -> bool:
 
 
 def local(x: Tensor) -> Tensor:
-    """Return what this process holds of x."""
+    """Return the part of x that this process holds."""
     part: Tensor = x.to_local() if is_dtensor(x) else x  # type: ignore[attr-defined]
     return part
 
@@ -110,7 +110,7 @@ def gathered(part: Tensor, p: Tensor) -> Tensor:
 
 
 def share(whole: Tensor, p: Tensor) -> Tensor:
-    """Return what this process holds of a tensor like p."""
+    """Return the part of a tensor like p that this process holds."""
     if sharding(p) is None:
         return whole
     from torch.distributed.tensor import DTensor, Replicate
@@ -148,7 +148,7 @@ def over_ranks(value: Tensor, how: Sharding, op: str = "sum") -> Tensor:
 
 
 def sums_over_ranks(sums: dict[tuple[Key, Sharding], list[tuple[Tensor, ...]]]) -> dict[Key, tuple[Tensor, ...]]:
-    """Add up sums over pieces of what this process holds, then over processes and shardings: a message for each."""
+    """Add up sums over the pieces of this process, then over processes and shardings: a message for each."""
     totals: dict[Key, tuple[Tensor, ...]] = {}
     for how in dict.fromkeys(how for _, how in sums):
         parts = {
@@ -224,7 +224,7 @@ class Place(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """What a step takes, up to a factor: products with both sides."""
+        """The time of a step, up to a factor: products with both sides."""
         _, m, n = self.shape
         return math.prod(self.shape) * (m + n)
 
@@ -255,7 +255,7 @@ def _place(p: Tensor, matrix: Any, processes: Any) -> Place:
 
 
 def places(matrices: dict[Tensor, Any], processes: Any, known: dict[Tensor, Place]) -> dict[Tensor, Place]:
-    """Return the places of the parameters with a matrix of each tensor. What is `known` keeps its owner.
+    """Return the places of the parameters with a matrix of each tensor. A `known` place keeps its owner.
 
     The costliest comes first, and each goes to the process that has the least to do.
     """
@@ -303,7 +303,7 @@ def have_gradients(where: dict[Tensor, Place]) -> dict[Tensor, int]:
 
 
 def check_agreement(places: dict[Tensor, Any], name: Callable[[Tensor], str]) -> None:
-    """Refuse, on all processes, a gradient that only some have, where one of them owns the matrix of the parameter.
+    """Refuse, on all processes, a gradient that only some have, where a process owns the parameter's matrix.
 
     The length of the messages to the owner depends on the gradients. Without this check the processes would wait for
     each other for ever, or mix up gradients.
@@ -340,7 +340,7 @@ def to_owners(parts: list[Tensor], params: list[Tensor], where: list[Place]) -> 
 
 
 def from_owners(wholes: list[Tensor | None], params: list[Tensor], where: list[Place]) -> list[Tensor]:
-    """Return the inverse of `to_owners`: what this process holds of each."""
+    """Return the inverse of `to_owners`: the parts of this process."""
     found: list[Any] = list(wholes)
     for i, (whole, p, place) in enumerate(zip(wholes, params, where, strict=True)):
         if place.group is None and not place.within and whole is not None:
@@ -404,7 +404,7 @@ def _unpacked(message: Tensor, shapes: list[Any]) -> list[Tensor]:
 
 
 def _all_to_all(sent: list[list[Tensor]], shapes: list[list[Any]], like: Tensor, group: Any) -> list[list[Tensor]]:
-    """Send `sent[r]` to process r; what comes from process r has the shapes `shapes[r]`."""
+    """Send `sent[r]` to process r; tensors of the shapes `shapes[r]` come back."""
     message = _flat((tensor for tensors in sent for tensor in tensors), like)
     sizes = [sum(tensor.numel() for tensor in tensors) for tensors in sent]
     expected = [sum(map(math.prod, of)) for of in shapes]
@@ -428,7 +428,7 @@ def _all_gather(mine: list[Any], shapes: list[list[Any]], like: Tensor, group: A
 
 
 def saved(factor: Tensor, p: Tensor, place: Place) -> Tensor:
-    """Return a factor as it is saved: whole, or a DTensor where p is one. All processes of the group ask together."""
+    """Return a factor as it is saved: whole, or a DTensor if p is a DTensor. All processes of the group ask together."""
     shape = torch.Size((place.shape[0], *factor.shape[1:]))
     if place.within:
         return joined(factor, shape, p)

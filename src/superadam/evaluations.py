@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Replay:
-    """What the first evaluation of a batch starts from; `restore` brings it back for the second.
+    """The state from which an evaluation of a batch starts; `restore` brings it back for the second evaluation.
 
     It covers torch's default generators (the CPU's and, once a device is in use, every device's), Python's `random`,
     NumPy's global generator, and the buffers of `modules`. A `torch.Generator` of your own is yours to reset.
@@ -72,7 +72,7 @@ class Replay:
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> Self:
-        """From plain data. Generators that this machine lacks are left out: a run on a GPU can be read without one."""
+        """Make it from plain data. Generators that this machine lacks are left out: a run of a GPU can be read on a CPU."""
         then = cls()
         then._cpu, then._python = saved["cpu"], saved["python"]
         then._devices = saved["devices"][: len(then._devices)]
@@ -130,7 +130,7 @@ class Buffers:
             self.keep(module)
 
     def keep(self, module: nn.Module) -> bool:
-        """Copy the buffers of a module and of those in it. Return whether it is new here."""
+        """Copy the buffers of a module and of its submodules. Return whether it is new here."""
         if id(module) in self._seen:
             return False
         with torch.no_grad():
@@ -246,7 +246,7 @@ class UsedGradients:
         self._versions = {id(grad): (weakref.ref(grad), grad._version) for grad in grads}
 
     def newer(self, params: Iterable[Tensor]) -> Tensor | None:
-        """Return a parameter with a gradient that was not used yet, if there is one."""
+        """Return a parameter with a gradient that was not used yet, or None."""
         for p in params:
             grad = p.grad
             if grad is not None:
@@ -269,7 +269,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Half:
-    """What `twice` tells an optimizer's `step()`: which batch, which of its two evaluations, and how far that is."""
+    """A message of `twice` to an optimizer's `step()`: which batch, which of its two evaluations, and how far it is."""
 
     batch: Batch
     second: bool
@@ -279,7 +279,7 @@ class Half:
 
 
 class _Thread(threading.local):
-    """What belongs to one thread."""
+    """The loops of a thread."""
 
     def __init__(self) -> None:
         self.halves: list[Half] = []  # where its `twice` loops are, the innermost last
@@ -322,7 +322,7 @@ class Turns(Iterator[T]):
         return next(self._turns)
 
     def close(self) -> None:
-        """End the loop here, for those who take its turns by `next`."""
+        """End the loop here, for a program that takes its turns by `next`."""
         self._turns.close()
 
     def _half(self) -> Half:
@@ -337,7 +337,7 @@ class Turns(Iterator[T]):
 
     @property
     def size(self) -> int:
-        """The number of micro-batches that make up this batch: `accumulate`, or what the loader had left."""
+        """The number of micro-batches that make up this batch: `accumulate`, or the rest of the loader."""
         return self._half().size
 
 
@@ -422,7 +422,7 @@ def _is_due() -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _LoaderOfATurn:
-    """What Accelerate asks of a data loader, for one turn of a `twice` loop.
+    """A data loader for Accelerate that stands for a turn of a `twice` loop.
 
     Accelerate counts micro-batches, and lets the optimizer step after every n-th and where the data loader ends. A
     `twice` loop reads n micro-batches ahead, so the loader ends long before the turns do. Each turn therefore takes the

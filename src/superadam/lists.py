@@ -97,7 +97,7 @@ _TAKES_0D = {"mul", "mul_", "div", "div_"}
 
 
 def _apply(func: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> TensorList:
-    """Apply func to the tensors of every TensorList in args, by a `_foreach_` function if there is one."""
+    """Apply func to the tensors of every TensorList in args, by a `_foreach_` function where torch has it."""
     kwargs = kwargs or {}
     name = func if isinstance(func, str) else func.__name__
     plain, lists, tensors = [], [], False

@@ -48,7 +48,7 @@ def fitted(opt: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bare(names: Sequence[str]) -> list[str]:
-    """Return the names without those of wrappers, unless two would become equal."""
+    """Return the names without the names of wrappers, unless two would become equal."""
     bare = [".".join(part for part in name.split(".") if part not in WRAPPERS) for name in names]
     return bare if len(set(bare)) == len(bare) else list(names)
 

@@ -37,7 +37,7 @@ Loss = TypeVar("Loss", bound="float | Tensor | None")  # what a closure returns;
 
 
 class OfZoo(TypedDict, total=False):
-    """What `superadam.zoo` passes to `SuperAdam` besides its options."""
+    """The argument that `superadam.zoo` passes to `SuperAdam` besides its options."""
 
     method: dict[str, Any]
 
@@ -305,7 +305,7 @@ class SuperAdam(torch.optim.Optimizer):
         return loss
 
     def _half_step(self) -> None:
-        """Take one of the two half-steps of a batch: τ > 0 without a closure."""
+        """Take a half-step of a batch: τ > 0 without a closure."""
         batch, half = self._batch, self._this_half()
         buckets = self._usable_buckets(check=False)
         self.gradient_evaluations += 1
@@ -461,7 +461,7 @@ class SuperAdam(torch.optim.Optimizer):
         return half
 
     def _nothing_to_learn(self) -> bool:
-        """Return whether γ = 0 and all gradients are 0: torch.distributed.checkpoint makes the state by such a step."""
+        """Return whether γ = 0 and all gradients are 0, as where torch.distributed.checkpoint makes the state by a step."""
         if any(_on_device(lr) or lr != 0 for lr in (group["lr"] for group in self.param_groups)):
             return False
         seen = [(p, p.grad) for p in self._parameters() if p.grad is not None]
@@ -472,7 +472,7 @@ class SuperAdam(torch.optim.Optimizer):
     # ------------------------------------------------------------------------------------ buckets
 
     def buckets(self, *, with_grad: bool = True) -> list[Bucket]:
-        """Return the parameters in buckets: those that have a gradient, or those that have a state.
+        """Return the parameters with a gradient, or with a state, in buckets.
 
         Args:
             with_grad: take the parameters with a gradient, and give those that are new a state.
@@ -508,7 +508,7 @@ class SuperAdam(torch.optim.Optimizer):
         return [*self._modules, *self._met]
 
     def _name(self, p: Tensor) -> str:
-        """Return what an error calls a parameter."""
+        """Return the name of a parameter for an error."""
         for i, group in enumerate(self.param_groups):
             for j, other in enumerate(group["params"]):
                 if other is p:
@@ -828,7 +828,7 @@ class SuperAdam(torch.optim.Optimizer):
 
     @contextmanager
     def at_x_tilde(self) -> Iterator[None]:
-        """Give a context inside which the parameters hold x̃; afterwards they hold what they held before.
+        """Put the parameters to x̃ inside the `with`, and back afterwards.
 
         x̃ is the solution of line 9 from the parameters as they are, with the newest g and H. It can be exactly sparse,
         or exactly on the border of a set. x_t, a mixture of many x̃, only comes close to that. The `with` keeps a copy
@@ -851,7 +851,7 @@ class SuperAdam(torch.optim.Optimizer):
 
     @contextmanager
     def at_x(self, batches: Iterable[Any] | None = None) -> Iterator[None]:
-        """Give a context to evaluate or export, inside which the parameters hold x_t; afterwards what they held before.
+        """Put the parameters to x_t inside the `with`, to evaluate or export, and back afterwards.
 
         With `iterates.Ahead` (NIGT, Adam⁺) they are ahead of x_t while gradients are taken, with
         `ScheduleFree` between x_t and z_t. With `Averaged` and `Lookahead` x_t is the average or the slow point. With
@@ -974,7 +974,7 @@ class SuperAdam(torch.optim.Optimizer):
         return {**state, "state": by_param, "gradient_evaluations": self.gradient_evaluations}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned. Its options take effect; another composition is refused.
+        """Load a result of `state_dict`. Its options take effect; another composition is refused.
 
         Where both sides know the names of the parameters (from a module, or from `named_parameters()`), each parameter
         gets the state that was saved under its name, and other names are refused. Without names, as in torch,
@@ -1002,7 +1002,7 @@ class SuperAdam(torch.optim.Optimizer):
                 handle.remove()
 
     def _loaded(self, loaded: dict[str, Any]) -> None:
-        """Fit what torch has loaded: before the user's own hooks."""
+        """Fit the loaded state, before the user's own hooks run."""
         self._plans = [Plan(group) for group in self.param_groups]
         self._place()
         loading.keep_dtypes(self, loaded)
@@ -1065,7 +1065,7 @@ def _drop_half(state: State) -> None:
 
 
 def _held(parts: Any, p: Tensor, state: State) -> list[Tensor]:
-    """Return a parameter, and what of its state changes when it is put elsewhere."""
+    """Return a parameter and the tensors of its state that change when it is put elsewhere."""
     return [p, *(state[name] for name in parts.iterate.buffers if name in state)]
 
 

@@ -1,4 +1,4 @@
-"""Options as people write them ↔ parts ↔ plain data in param_groups; what does not go together, said with a cure."""
+"""Options as people write them ↔ parts ↔ plain data in param_groups; combinations that are refused, with a cure."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Composition(NamedTuple):
         return None if self.constraint is None else self.constraint.root_shape(x)
 
     def check_shape(self, x: Tensor) -> None:
-        """Refuse what line 9 cannot be solved for on a tensor like x."""
+        """Refuse sets and penalties for which line 9 has no known solution on a tensor like x."""
         if self.matrix.vanishes and self.constraint is None:  # which every group may have of its own
             raise ValueError(f"{self.matrix} needs a bounded set in every group, e.g. constraint=sets.SpectralBall(r)")
         for part in (self.constraint, self.penalty):
@@ -230,7 +230,7 @@ class Plan:
         return self._chosen[p][1] if self._chosen else 1.0
 
     def kind(self, p: Tensor, state: dict[str, Any]) -> tuple[Any, ...]:
-        """Return what the parameters of a bucket have in common, besides step count, phase, dtype and device."""
+        """Return the key that the parameters of a bucket share, besides step count, phase, dtype and device."""
         facts, gamma = self.facts[p], state["gamma"] if state["phase"] == PENDING else None
         numbers = [gamma, *[state[name] for name in self.parts.iterate.numbers]]
         return (
@@ -268,7 +268,7 @@ class Plan:
         return {**known, **parts.scalars, **slots, **({} if root is None else {"root": tuple(root)})}
 
     def _facts(self, matrix: Any, rate: float) -> dict[str, Any]:
-        """Return the attributes of buckets that hold in every step, for one of the matrices."""
+        """Return the attributes of buckets that hold in every step, for a matrix and its rate."""
         group, parts = self.group, self.parts._replace(matrix=matrix)
         decay, decoupled = float(group["weight_decay"]), group["decoupled_weight_decay"]
         last = 0 if parts.stepsize is None else parts.stepsize.sums
@@ -367,7 +367,7 @@ def _types(layer: nn.Module) -> str:
 
 
 def default_schedule(tau: float) -> Schedule:
-    """Return Adam's average and μ_t = 1, so that γ is what other optimizers call lr.
+    """Return Adam's average and μ_t = 1, so that γ means the same as lr elsewhere.
 
     With τ > 0 the newest gradient has half of the weight: with a tenth, variance reduction is close to divergence.
     """
@@ -375,7 +375,7 @@ def default_schedule(tau: float) -> Schedule:
 
 
 def default_matrix() -> Matrix:
-    """Return Adam's: with it lr means what it means there. `SecondMoment()` is the paper's case 1."""
+    """Return Adam's matrix, so that lr means the same as in Adam. `SecondMoment()` is the paper's case 1."""
     return SecondMoment(lam=1e-8, bias_correction=True)
 
 
@@ -407,7 +407,7 @@ OF_PARTS = {
 
 
 def instead_of(name: str, known: Iterable[str], hints: dict[str, str] = OF_TORCH) -> str:
-    """Return the end of an error message about an unknown option: what to write instead."""
+    """Return the end of an error message about an unknown option: the text to write instead."""
     return f"write {hints[name]}" if name in hints else nearest(name, known)
 
 

@@ -1,4 +1,4 @@
-"""`Part`: what matrices, estimators, schedules, iterates, sets and penalties have in common.
+"""`Part`: the base of matrices, estimators, schedules, iterates, sets and penalties.
 
 A part is a choice for one line of Algorithm 1: a frozen record of numbers, or tensors such as bounds. It has no state:
 what changes during training lives in the optimizer's state. A checkpoint keeps it as a *spec*,
@@ -29,7 +29,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def check(holds: object, name: str, value: object, expected: str) -> None:
-    """Raise an error like those of torch.optim unless a condition on a hyper-parameter holds."""
+    """Raise an error in torch.optim's form unless a condition on a hyper-parameter holds."""
     if not holds:
         raise ValueError(f"Invalid {name} parameter: {value} (expected {expected})")
 
@@ -107,7 +107,7 @@ class Part:
             raise error(f"{cls.__name__} has no option {option!r}: {nearest(option, fields)}")
 
     def __repr__(self) -> str:
-        """Return the options; those with `repr=False` only if they are not at their defaults."""
+        """Return the options, without options with `repr=False` that are at their defaults."""
         fields = dataclasses.fields(cast(Any, self))
         shown = [f.name for f in fields if f.repr or getattr(self, f.name) != f.default]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"

@@ -36,7 +36,7 @@ def objection(rounding: str, p: Tensor) -> str | None:
 
 @contextmanager
 def widened(s: Bucket) -> Iterator[None]:
-    """Give `s.x` of low-precision parameters in the dtype of the state, and round what it holds afterwards."""
+    """Give `s.x` of low-precision parameters in the dtype of the state, and round it afterwards."""
     if not s.wide:
         yield
         return

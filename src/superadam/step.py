@@ -108,7 +108,7 @@ def _begin(s: Bucket, within: dict[Tensor, Any]) -> None:
 
 
 def _all_together(buckets: list[Bucket], sums: dict[Any, list[Sums]], shared: dict[Any, dict[str, Tensor]]) -> None:
-    """Do what takes more than a piece of x: matrices at their owners, sums over all of x, `clip`; then the move."""
+    """Finish the work on all of x: matrices at their owners, sums, `clip`; then the move."""
     apart = [s for s in buckets if s.apart and s.matrix.updates]
     if apart:
         for s, grad in zip(apart, _at_owners(apart, [s.unused_grad for s in apart]), strict=True):
@@ -263,7 +263,7 @@ REPROJECT_EVERY = 100
 
 
 def newest(s: Bucket) -> TensorList:
-    """Return the newest gradient of what is minimised, and keep it as `s.grad`."""
+    """Return the newest gradient of the minimised function, and keep it as `s.grad`."""
     if s.grads is None:
         return TensorList([])
     grad = TensorList([g.to(state_dtype(g)) for g in s.grads] if s.wide else s.grads)
@@ -279,7 +279,7 @@ def newest(s: Bucket) -> TensorList:
 
 
 def update_matrices(s: Bucket, grad: Tensor) -> None:
-    """Bring H_t of each tensor up to date, and refresh what is due."""
+    """Bring H_t of each tensor up to date, and refresh the tensors that are due."""
     if s.has_factors and grad.device.type != "cpu":
         checks.check_left_out(s)
         grad = checks.finite(s, grad)
@@ -291,7 +291,7 @@ def update_matrices(s: Bucket, grad: Tensor) -> None:
 
 
 def _refresh(s: Bucket) -> None:
-    """Refresh all tensors in the first step, then each in its turn: no step is the one that takes long."""
+    """Refresh all tensors in the first step, then each in its turn: no step takes much longer than others."""
     every = s.every
     if every is None:
         return

@@ -136,7 +136,7 @@ class Averaged(Iterate):
 
 
 class Lookahead(Iterate):
-    r"""Every `every` steps, a slow point moves towards the fast one, which continues from there (Zhang et al. 2019).
+    r"""A slow point moves towards the fast point every `every` steps, which continues from there (Zhang et al. 2019).
 
     $$\phi \leftarrow \phi + \mathrm{share}\,(x_t - \phi), \qquad x_t \leftarrow \phi$$
 

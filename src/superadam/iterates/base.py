@@ -1,4 +1,4 @@
-"""The base class of iterates, and the plain one."""
+"""The base class of iterates, and the plain iterate."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def turned(by: dict[str, Tensor], G: Tensor) -> Tensor:
 
 
 def outer(left: Tensor | None, right: Tensor | None) -> Tensor:
-    """Return the eigenvalues of a Kronecker product, given those of its factors; None for the identity."""
+    """Return the eigenvalues of a Kronecker product from the eigenvalues of its factors; None for the identity."""
     if left is None:
         return cast(Tensor, right).unsqueeze(-2)
     return left.unsqueeze(-1) if right is None else left.unsqueeze(-1) * right.unsqueeze(-2)

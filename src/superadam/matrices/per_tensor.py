@@ -147,7 +147,7 @@ def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Trouble:
-    """The matrices of a batch whose decomposition was repeated in float64, and those for which float64 failed too."""
+    """The matrices of a batch whose decomposition was repeated in float64, and the matrices where float64 failed too."""
 
     again: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)

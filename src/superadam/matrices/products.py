@@ -12,7 +12,7 @@ NARROW = 256  # of other dtypes, whose products take less time beside their call
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:
-    """Return A B. A single matrix is multiplied as such: batched products copy transposed matrices of bfloat16.
+    """Return A B. A batch of one is multiplied as two matrices: batched products copy transposed matrices of bfloat16.
 
     >>> product(torch.eye(2).unsqueeze(0), torch.ones(1, 2, 1)).shape
     torch.Size([1, 2, 1])

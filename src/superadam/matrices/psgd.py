@@ -135,7 +135,7 @@ class PSGDKron(PerTensor):
 
 
 def on_rows(Q: Tensor, X: Tensor, *, transposed: bool = False, inverse: bool = False) -> Tensor:
-    """Q X, Qᵀ X, or Q⁻ᵀ X, for an upper triangular Q or a diagonal one."""
+    """Return Q X, Qᵀ X, or Q⁻ᵀ X, for an upper triangular or a diagonal Q."""
     if Q.dim() == 2:
         return X / Q.unsqueeze(-1) if inverse else X * Q.unsqueeze(-1)
     if inverse:

@@ -71,7 +71,7 @@ class DampedLBFGS(Joint):
                 held.select(0, 0).copy_(value)
 
     def _age(self, held: Tensor) -> None:
-        """Shift all pairs by one: drop the oldest, and make room for the newest."""
+        """Shift all pairs: drop the oldest, and make room for the newest."""
         for i in reversed(range(1, self.history)):
             held.select(0, i).copy_(held.select(0, i - 1))
         held.select(0, 0).zero_()
