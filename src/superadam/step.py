@@ -482,12 +482,19 @@ def pieces(s: Bucket, cut: bool) -> Iterator[Bucket]:
         if lot and (held + n > CHUNK or n > SMALL):
             yield s.some(lot)
             lot, held = [], 0
-        if cut and n >= 1.5 * CHUNK:
+        if cut and n >= 1.5 * CHUNK and _alike(s, i):
             yield from _cut(s.some([i]), n)
         else:
             lot, held = [*lot, i], held + n
     if lot:
         yield s.some(lot)
+
+
+def _alike(s: Bucket, i: int) -> bool:
+    """Return whether a parameter, its gradient and its state have their coordinates in memory in one order, no gaps."""
+    x = s.x.tensors[i]
+    others = [getattr(s, name).tensors[i] for name in s.names] + ([] if s.grads is None else [s.grads[i]])
+    return all([t.stride() == x.stride() for t in (*others, torch.empty_like(x, device="meta"))])
 
 
 def _cut(s: Bucket, n: int) -> Iterator[Bucket]:
