@@ -110,7 +110,7 @@ class Moments:
 
     def add(self, g: List) -> None:
         self.n += 1
-        self.mean = g if self.n == 1 else self.mean + (g - self.mean) / self.n
+        self.mean: List = g if self.n == 1 else self.mean + (g - self.mean) / self.n
         for weighted in (False, True):
             self.squares[weighted] += self._norm2(g, weighted)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ def check_pairs(model: nn.Module, closure: Callable[[], Any]) -> None:
                 closure()
             return {p: p.grad.detach().clone() for p in params if p.grad is not None}
 
-        hooks = [p.register_post_accumulate_grad_hook(keep) for p in params]
+        hooks = [cast(Any, p).register_post_accumulate_grad_hook(keep) for p in params]
         try:
             first = evaluate(clear=True)
             clipped = _apart(raw, first) if not _distributed() else 0.0  # DDP averages after `backward`

@@ -110,7 +110,7 @@ def find_lr(
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.item()
 
-        return float(opt.step(closure))  # type: ignore[arg-type]
+        return float(opt.step(closure))
 
     with untouched(model, batches):
         opt = create(build, model) if isinstance(build, str) else build(model)
