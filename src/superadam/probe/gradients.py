@@ -6,18 +6,28 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from superadam._state.aside import aside, gradients
+from superadam._state.aside import aside
 from superadam._state.replay import Replay
 from superadam.lists import TensorList, dot, norm2, real, state_dtype
 
-__all__ = ["Evaluator", "LossFn", "Moments", "differences", "directions", "largest_curvature", "ratio", "untouched"]
+__all__ = [
+    "Evaluator",
+    "LossFn",
+    "Moments",
+    "differences",
+    "directions",
+    "gradients",
+    "largest_curvature",
+    "ratio",
+    "untouched",
+]
 
 LossFn = Callable[[nn.Module, Any], Tensor]
 
@@ -39,6 +49,24 @@ def untouched(model: nn.Module, loader: object = None) -> Iterator[None]:
                     p.grad = grad
             for module, training in modes:
                 module.training = training
+
+
+def gradients(loss: Tensor, params: Sequence[Tensor], source: str, hint: str = "") -> tuple[Tensor | None, ...]:
+    """Return the gradients of a loss without using `p.grad`; None for a parameter on which it does not depend.
+
+    For errors, `source` names the user's function that has returned the loss, and `hint` says what else may be wrong.
+    """
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        raise TypeError(
+            f"{source} must return the loss, a differentiable tensor with one element, and must not call backward(); "
+            f"it returned {loss!r}"
+        )
+    found = torch.autograd.grad(loss, params, allow_unused=True)
+    if all(grad is None for grad in found):
+        raise ValueError(
+            f"The loss of {source} depends on no parameter of the model. Is it the loss of another model?{hint}"
+        )
+    return found
 
 
 class Evaluator:
