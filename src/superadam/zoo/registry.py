@@ -50,8 +50,6 @@ class Rest(TypedDict, total=False):
     foreach: bool | None
     fused: bool | None
     compile: bool
-    capturable: bool
-    differentiable: bool
 
 
 class Options(Rest, total=False):
