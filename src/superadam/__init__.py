@@ -3,7 +3,7 @@
 from superadam import estimators, iterates, matrices, penalties, reference, schedules, sets, stepsizes, theory, zoo
 from superadam.checkpoint import Resumable, load_checkpoint, save_checkpoint
 from superadam.checks import NotFiniteError
-from superadam.evaluations import twice
+from superadam.evaluations import anchored, twice
 from superadam.monitor import Monitor
 from superadam.optimizer import SuperAdam
 from superadam.probe import LrReport, ProbeReport, check_pairs, find_lr, noise_model, probe
@@ -16,7 +16,11 @@ __all__ = [
     "ProbeReport",
     "Resumable",
     "SuperAdam",
+<<<<<<< HEAD
     "check_pairs",
+=======
+    "anchored",
+>>>>>>> anchors
     "create",
     "estimators",
     "find_lr",

@@ -428,7 +428,7 @@ def _all_gather(mine: list[Any], shapes: list[list[Any]], like: Tensor, group: A
 
 
 def saved(factor: Tensor, p: Tensor, place: Place) -> Tensor:
-    """Return a factor as it is saved: whole, or a DTensor if p is a DTensor. All processes of the group ask together."""
+    """Return a factor as it is saved: whole, or a DTensor as p is. All processes of the group ask together."""
     shape = torch.Size((place.shape[0], *factor.shape[1:]))
     if place.within:
         return joined(factor, shape, p)

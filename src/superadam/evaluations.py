@@ -17,10 +17,10 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 import torch
@@ -32,8 +32,8 @@ from typing_extensions import Self
 from superadam.distributed import local
 
 __all__ = [
-    "Batch", "Buffers", "Half", "Replay", "Turns", "UsedGradients", "aside", "current", "generators_of", "is_due",
-    "put_back", "register", "twice",
+    "Batch", "Buffers", "Half", "Replay", "Turns", "UsedGradients", "anchored", "aside", "current", "generators_of",
+    "is_due", "put_back", "register", "twice",
 ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ class Replay:
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> Self:
-        """Make it from plain data. Generators that this machine lacks are left out: a run of a GPU can be read on a CPU."""
+        """Make it from plain data. Generators that this machine lacks are left out: a CPU can read a run of a GPU."""
         then = cls()
         then._cpu, then._python = saved["cpu"], saved["python"]
         then._devices = saved["devices"][: len(then._devices)]
@@ -276,6 +276,8 @@ class Half:
     done: int = 1  # micro-batches of this evaluation that have been yielded
     size: int = 1  # micro-batches that make up the batch
     replay: Replay | None = field(default=None, compare=False)
+    anchor: bool = False  # a large batch, evaluated once
+    share: float = 1.0  # of the micro-batch in its batch, by samples
 
 
 class _Thread(threading.local):
@@ -309,10 +311,10 @@ def current() -> Half | None:
 class Turns(Iterator[T]):
     """The turns of a `twice` loop."""
 
-    def __init__(self, loader: Iterable[T], accumulate: int) -> None:
+    def __init__(self, loader: Iterable[T], turns: Callable[..., Generator[T, None, None]], *of: Any) -> None:
         self._loader = loader
         self._place: list[Half] = []  # shared with the generator, which must not refer to this object
-        self._turns = _turns(loader, accumulate, self._place)
+        self._turns = turns(loader, *of, self._place)
 
     def __len__(self) -> int:
         """Return the number of turns: two for every batch or micro-batch of the loader."""
@@ -339,6 +341,16 @@ class Turns(Iterator[T]):
     def size(self) -> int:
         """The number of micro-batches that make up this batch: `accumulate`, or the rest of the loader."""
         return self._half().size
+
+    @property
+    def share(self) -> float:
+        """The share of this micro-batch in its batch, by samples: 1, except in the large batches of `anchored`."""
+        return self._half().share
+
+    @property
+    def anchor(self) -> bool:
+        """Whether this is a part of a large batch of `anchored`."""
+        return self._half().anchor
 
 
 def twice(loader: Iterable[T], accumulate: int = 1) -> Turns[T]:
@@ -379,7 +391,94 @@ def twice(loader: Iterable[T], accumulate: int = 1) -> Turns[T]:
     """
     if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
         raise ValueError(f"Invalid accumulate: {accumulate!r} (expected a whole number of micro-batches, at least 1)")
-    return Turns(loader, accumulate)
+    return Turns(loader, _turns, accumulate)
+
+
+def anchored(loader: Iterable[T], opt: Any, data: Iterable[T] | None = None, *, n: int | None = None) -> Turns[T]:
+    """Yield every batch of `loader` twice, and a large batch in micro-batches where an anchor is due.
+
+    For `estimator=estimators.Page(…)` in loops that call `step()` without a closure. The micro-batches of a large batch
+    are evaluated at one point: add up their gradients, each weighed by its `share` of the samples, and call `step()`
+    where `complete` says so. `opt.sample_gradients` counts the gradients of samples.
+
+    >>> import torch
+    >>> from superadam import SuperAdam, estimators
+    >>> model = torch.nn.Linear(3, 1)
+    >>> opt = SuperAdam(model, lr=0.1, matrix="Identity", estimator=estimators.Page(every=3))
+    >>> turns = anchored([torch.randn(4, 3) for _ in range(8)], opt)
+    >>> for batch in turns:
+    ...     (model(batch).square().mean() * turns.share).backward()
+    ...     if turns.complete:
+    ...         opt.step()
+    ...         opt.zero_grad()
+    >>> opt.flush()
+    >>> opt.sample_gradients  # 4 anchors of 32, and 8 batches of 4 twice
+    192
+
+    Args:
+        loader: batches.
+        opt: the optimizer.
+        data: the micro-batches of a large batch. None: a pass through `loader`.
+        n: number of samples in a large batch, where `data` does not tell.
+    """
+    return Turns(loader, _anchored, opt, loader if data is None else data, n)
+
+
+def _anchored(
+    loader: Iterable[T], opt: Any, data: Iterable[T], n: int | None, place: list[Half]
+) -> Generator[T, None, None]:
+    total = _total(data) if n is None else n
+    for batch in loader:
+        b = _samples(batch)
+        if total < b:
+            raise ValueError(
+                f"anchored() got batches of {b} samples and a large batch of {total}: give data= more samples than a "
+                "batch has"
+            )
+        if opt.anchor_due(b / (b + total)):
+            opt.arrive()
+            large, rest = Batch(), iter(data)
+            micro_batch, done = next(rest), 0
+            while True:
+                following, done = next(rest, None), done + 1
+                last = following is None
+                share = _samples(micro_batch) / total
+                half = Half(large, False, done, done if last else done + 1, None, anchor=True, share=share)
+                yield from _turn(micro_batch, half, place, loader, 1)
+                opt.sample_gradients += _samples(micro_batch)
+                if last:
+                    break
+                micro_batch = cast(T, following)
+        for again in _turns([batch], 1, place):
+            yield again
+            opt.sample_gradients += b
+
+
+def _samples(batch: Any) -> int:
+    """Return the number of samples in a batch: the length of its first tensor."""
+    while not isinstance(batch, Tensor):
+        if isinstance(batch, dict):
+            batch = list(batch.values())
+        if not isinstance(batch, list | tuple) or not batch:
+            raise TypeError(
+                f"anchored() cannot count the samples of a batch of type {type(batch).__name__}: use tensors"
+            )
+        batch = batch[0]
+    return len(batch) if batch.dim() > 0 else 1
+
+
+def _total(data: Any) -> int:
+    """Return the number of samples in the data of a large batch."""
+    if isinstance(data, list | tuple):
+        return sum(map(_samples, data))
+    if isinstance(data, Tensor):
+        return sum(map(_samples, data))
+    try:
+        return len(data.dataset)
+    except (AttributeError, TypeError):
+        raise ValueError(
+            "anchored() does not know how many samples the large batch has: write anchored(loader, opt, data, n=…)"
+        ) from None
 
 
 def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator[T, None, None]:
@@ -401,15 +500,20 @@ def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator
             with met.watch(due and not second):
                 for i, micro_batch in enumerate(micro_batches):
                     half = Half(batch, second, i + 1, len(micro_batches), replay)
-                    place[:] = [half]
-                    halves = here.halves  # another thread may end the loop: keep those of this one
-                    halves.append(half)
-                    try:
-                        with _seen_by_accelerate(loader, half.done == half.size, accumulate):
-                            yield micro_batch
-                    finally:
-                        halves.remove(half)
-                        place.clear()
+                    yield from _turn(micro_batch, half, place, loader, accumulate)
+
+
+def _turn(micro_batch: T, half: Half, place: list[Half], loader: object, accumulate: int) -> Generator[T, None, None]:
+    """Yield a micro-batch, while the optimizers of this thread can see where the loop is."""
+    place[:] = [half]
+    halves = here.halves  # another thread may end the loop: keep the list of this thread
+    halves.append(half)
+    try:
+        with _seen_by_accelerate(loader, half.done == half.size, accumulate):
+            yield micro_batch
+    finally:
+        halves.remove(half)
+        place.clear()
 
 
 def _is_due() -> bool:

@@ -192,6 +192,7 @@ class SuperAdam(torch.optim.Optimizer):
         options.refuse_unknown({**unknown}, defaults)
         defaults |= methods.view(method, defaults)
         self.gradient_evaluations = 0
+        self.sample_gradients = 0  # counted by `anchored` loops, whose batches differ in size
         self._modules: list[nn.Module] = []
         self._met: MutableMapping[nn.Module, None] = WeakIdKeyDictionary()  # others that evaluations have run
         self._plans: list[Plan] = []
@@ -224,14 +225,18 @@ class SuperAdam(torch.optim.Optimizer):
     @overload
     def step(self, closure: None = None) -> None: ...
     @overload
-    def step(self, closure: Callable[[], Loss]) -> Loss: ...
-    def step(self, closure: Callable[[], Loss] | None = None) -> Loss | None:
+    def step(self, closure: Callable[[], Loss], *, anchor: Callable[[], Loss] | None = None) -> Loss: ...
+    def step(
+        self, closure: Callable[[], Loss] | None = None, *, anchor: Callable[[], Loss] | None = None
+    ) -> Loss | None:
         """Use one batch. With a closure, return the loss of its first evaluation.
 
         Args:
             closure: clears the gradients, computes the loss, calls `backward` and returns the loss. `step` calls it
                 once if τ = 0 and twice if τ > 0. If it leaves no gradient, and returns None or a loss without a graph,
                 the batch is skipped. Without a closure, `step` uses the gradients in `p.grad`.
+            anchor: with `estimators.Page`, the same for the large batch. `step` calls it instead of `closure`, once,
+                where an anchor is due.
         """
         if self._evaluating:
             raise RuntimeError(
@@ -250,7 +255,8 @@ class SuperAdam(torch.optim.Optimizer):
         with torch.no_grad():
             if any([plan.two_point for plan in plans]):
                 if closure is not None:
-                    return self._both_halves(closure)
+                    due = self._is_anchor(anchor)
+                    return self._at_anchor(cast(Any, anchor)) if due else self._both_halves(closure)
                 self._half_step()
                 return None
             return self._full_step(closure)
@@ -304,6 +310,50 @@ class SuperAdam(torch.optim.Optimizer):
         self._used = evaluations.UsedGradients(self._parameters())
         return loss
 
+    def anchor_due(self, share: float | None = None) -> bool:
+        """Return whether the next batch is an anchor of `estimators.Page`: the first is, if no move is pending.
+
+        Args:
+            share: the probability of an anchor, where `Page` leaves it open.
+        """
+        pages = [plan.parts.estimator for plan in self._current_plans() if plan.parts.estimator.anchored]
+        if not pages:
+            raise ValueError(f"{self._plans[0].parts.estimator} has no anchors: use estimator=estimators.Page(…)")
+        t = 1 + max((state["step"] for state in self.state.values() if "step" in state), default=0)
+        return not self._is_pending() or pages[0].due(t, share)
+
+    def _is_anchor(self, anchor: object) -> bool:
+        """Return whether this call of `step(closure, anchor=…)` is to evaluate the large batch."""
+        if not any(plan.parts.estimator.anchored for plan in self._plans):
+            if anchor is not None:
+                raise TypeError("step(anchor=…) is for estimator=estimators.Page(…): leave anchor out")
+            return False
+        if anchor is None:
+            raise TypeError(
+                "estimators.Page needs the large batch: write opt.step(closure, anchor=full_closure), or loop over "
+                "superadam.anchored(loader, opt) and call step() without a closure"
+            )
+        return self.anchor_due()
+
+    def _at_anchor(self, anchor: Callable[[], Loss]) -> Loss:
+        """Take a step whose g_t is the gradient of a large batch."""
+        self.arrive()
+        loss = self._cleared(anchor)
+        if not self._left_out(loss):
+            self._absorb(self._usable_buckets(), {})
+            self._used = evaluations.UsedGradients(self._parameters())
+        return loss
+
+    @torch.no_grad()
+    def arrive(self) -> None:
+        """Take the pending moves, so that the parameters are at x_t before an anchor is evaluated."""
+        self._current_plans()
+        pending = self._pending()
+        step.take_moves(pending)
+        for s in pending:
+            for state in s.states:
+                state["phase"] = READY
+
     def _half_step(self) -> None:
         """Take a half-step of a batch: τ > 0 without a closure."""
         batch, half = self._batch, self._this_half()
@@ -318,7 +368,10 @@ class SuperAdam(torch.optim.Optimizer):
             except ValueError as error:  # the batch is dropped, as after an overflow, and the loop can go on
                 overflow, refused = True, error
         rates = [float(lr) for lr in (group["lr"] for group in self.param_groups) if not _on_device(lr)]
-        if not half.second:
+        if half.anchor:
+            if not overflow:
+                self._absorb(buckets, {})
+        elif not half.second:
             batch.open, batch.within, batch.rates = half.batch, {}, rates
             if overflow:  # the pending move waits for the next batch
                 batch.dropped = half.batch
@@ -461,7 +514,7 @@ class SuperAdam(torch.optim.Optimizer):
         return half
 
     def _nothing_to_learn(self) -> bool:
-        """Return whether γ = 0 and all gradients are 0, as where torch.distributed.checkpoint makes the state by a step."""
+        """Return whether γ = 0 and all gradients are 0, as torch.distributed.checkpoint steps to make the state."""
         if any(_on_device(lr) or lr != 0 for lr in (group["lr"] for group in self.param_groups)):
             return False
         seen = [(p, p.grad) for p in self._parameters() if p.grad is not None]
@@ -766,12 +819,7 @@ class SuperAdam(torch.optim.Optimizer):
             )
             self._void()
         self.train()
-        self._current_plans()
-        pending = self._pending()
-        step.take_moves(pending)
-        for s in pending:
-            for state in s.states:
-                state["phase"] = READY
+        self.arrive()
         self._settle()
 
     def _settle(self) -> None:
@@ -971,7 +1019,8 @@ class SuperAdam(torch.optim.Optimizer):
         for index, (plan, p) in enumerate(params):
             for name in sorted(plan.factors(p) & by_param.get(index, {}).keys()):
                 by_param[index][name] = distributed.saved(by_param[index][name], p, self._places[p])
-        return {**state, "state": by_param, "gradient_evaluations": self.gradient_evaluations}
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        return {**state, "state": by_param, **counts}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a result of `state_dict`. Its options take effect; another composition is refused.
@@ -1007,7 +1056,8 @@ class SuperAdam(torch.optim.Optimizer):
         self._place()
         loading.keep_dtypes(self, loaded)
         self._reset()
-        self.gradient_evaluations = loaded.get("gradient_evaluations", 0)
+        for name in _COUNTS:
+            setattr(self, name, loaded.get(name, 0))
 
     def _reset(self) -> None:
         """Make everything anew that depends on the groups and the state, after they were replaced."""
@@ -1022,7 +1072,7 @@ class SuperAdam(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._current_plans()
-        own = ("gradient_evaluations", "_modules", "_batch", "_processes")
+        own = (*_COUNTS, "_modules", "_batch", "_processes")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -1034,6 +1084,9 @@ class SuperAdam(torch.optim.Optimizer):
         self._reset()
         self._batch = batch
         evaluations.register(self)
+
+
+_COUNTS = ("gradient_evaluations", "sample_gradients")
 
 
 def _on_device(lr: object) -> bool:

@@ -18,7 +18,7 @@ from superadam.iterates import Iterate, Plain
 from superadam.lists import real, state_dtype
 from superadam.matrices import ByShape, Matrix, SecondMoment, Slot
 from superadam.messages import warn
-from superadam.parts import check, nearest
+from superadam.parts import Part, check, nearest
 from superadam.penalties import Penalty
 from superadam.schedules import BiasCorrected, Schedule
 from superadam.sets import ConvexSet
@@ -165,7 +165,7 @@ class Composition(NamedTuple):
             return "fused=False"
         if type(self.estimator) is not Recursive or self.estimator.tau > 0:
             return f"{type(self.estimator).__name__} takes more than an average of gradients"
-        others = [self.stepsize, self.penalty, None if type(self.iterate) is Plain else self.iterate]
+        others: list[Part | None] = [self.stepsize, self.penalty, None if type(self.iterate) is Plain else self.iterate]
         others.append(None if type(self.schedule).weight_of is Schedule.weight_of else self.schedule)
         others.append(None if self.constraint is None or self.constraint.separable else self.constraint)
         return next((f"not with {type(part).__name__}" for part in others if part is not None), None)

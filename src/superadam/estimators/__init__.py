@@ -5,6 +5,7 @@ It stores neither of them. `s` is the state of the parameters being updated: `s.
 `s.alpha` = $\alpha_t$.
 """
 
+from superadam.estimators.anchors import Page
 from superadam.estimators.base import Blend, Estimator
 from superadam.estimators.blends import GradientDifferences, HeavyBall, NesterovAdam, TwoAverages
 from superadam.estimators.line_11 import Averaged, Corrected, Nesterov, NesterovRecursive, Recursive, Summed
@@ -19,6 +20,7 @@ __all__ = [
     "Nesterov",
     "NesterovAdam",
     "NesterovRecursive",
+    "Page",
     "Recursive",
     "Summed",
     "TwoAverages",

@@ -31,11 +31,17 @@ class Estimator(Part, kind="estimator"):
     blends: ClassVar[bool] = False
     """Whether g_t is not the buffer g but what `estimate` makes of it."""
 
+    anchored: ClassVar[bool] = False
+    """Whether g_t is now and then the gradient of a large batch: `due(t)` says when."""
     watches_steps: ClassVar[bool] = False
     """Whether `moved` is called after every step."""
 
     @property
     def two_point(self) -> bool:
+        return False
+
+    def due(self, t: int, share: float | None = None) -> bool:
+        """Return whether step t ≥ 1 is an anchor, if the estimator has any."""
         return False
 
     def before(self, s: Bucket, q: Any) -> None:

@@ -127,7 +127,7 @@ def eigh(A: Tensor, what: str) -> tuple[Tensor, Tensor]:
 
 
 def spectrum(A: Tensor) -> Tensor:
-    """Return the eigenvalues of a batch of symmetric matrices, the least first. Diagonal matrices are given as diagonals."""
+    """Return the eigenvalues of a batch of symmetric matrices, the least first; of diagonal matrices, of their diagonals."""
     values: Tensor = torch.linalg.eigvalsh(A) if A.dim() == 3 else A.sort(-1).values
     return values
 
@@ -147,7 +147,7 @@ def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Trouble:
-    """The matrices of a batch whose decomposition was repeated in float64, and the matrices where float64 failed too."""
+    """The matrices of a batch whose decomposition was repeated in float64, and where that failed too."""
 
     again: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
