@@ -16,11 +16,8 @@ __all__ = [
     "ProbeReport",
     "Resumable",
     "SuperAdam",
-<<<<<<< HEAD
     "check_pairs",
-=======
     "anchored",
->>>>>>> anchors
     "create",
     "estimators",
     "find_lr",

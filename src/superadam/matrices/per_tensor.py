@@ -127,7 +127,7 @@ def eigh(A: Tensor, what: str) -> tuple[Tensor, Tensor]:
 
 
 def spectrum(A: Tensor) -> Tensor:
-    """Return the eigenvalues of a batch of symmetric matrices, the least first; of diagonal matrices, of their diagonals."""
+    """Return the eigenvalues of a batch of symmetric matrices, the least first; a vector stands for a diagonal."""
     values: Tensor = torch.linalg.eigvalsh(A) if A.dim() == 3 else A.sort(-1).values
     return values
 

@@ -46,7 +46,6 @@ class Rest(TypedDict, total=False):
     clip: float | None
     maximize: bool
     rounding: str
-    state_dtype: torch.dtype | str | None
     foreach: bool | None
     fused: bool | None
     compile: bool
