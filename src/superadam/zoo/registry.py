@@ -24,7 +24,7 @@ from superadam.stepsizes import Stepsize
 from superadam.zoo.presets import PRESETS
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 __all__ = ["Lr", "Options", "Rest", "average", "checked", "create", "list_methods", "method", "typed"]
 
