@@ -125,7 +125,7 @@ class Bucket:
         return other
 
     def some(self, which: list[int]) -> Bucket:
-        """Return a bucket of some of the parameters."""
+        """Return a bucket of some of the parameters; with a matrix of each tensor, of some that follow each other."""
         if len(which) == len(self.params):
             return self
         own = self.__dict__
@@ -136,6 +136,10 @@ class Bucket:
         for name in ("x", "grad", "q", "dx", "direction", *self.names):
             if isinstance(own.get(name), TensorList):
                 found[name] = TensorList([own[name].tensors[i] for i in which])
+        if self.matrix.per_tensor:  # a part of the batch, without a copy
+            first = sum([place.here for place in self.places[: which[0]]])
+            here = slice(first, first + sum([place.here for place in found["places"]]))
+            found |= {name: own[name][here] for name in self.slots}
         return self.like(**found)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -300,6 +304,9 @@ def _bucket(opt: Any, plan: Any, params: list[Tensor], with_grad: bool, moves: b
     own["wide"] |= any([g.dtype is not first.dtype for g in grads])
     if not with_grad:
         own["grads"] = None
+    if plain and any([s[name].shape != p.shape for p, s in zip(params, states, strict=True) for name in names]):
+        for p, state in zip(params, states, strict=True):
+            opt._check_state(plan, p, state)
     for name in names:
         own[name] = TensorList([s[name] for s in states] if plain else [distributed.local(s[name]) for s in states])
     if matrix.per_tensor or matrix.joint:

@@ -299,13 +299,7 @@ def _refresh(s: Bucket) -> None:
     if not due:
         return
     start = time.perf_counter()
-    if len(due) == len(s.params):
-        s.matrix.refresh(s)
-    else:  # tensors that are due together follow each other: their slots are a part of the batch's, without a copy
-        some = s.some(due)
-        first = sum([place.here for place in s.places[: due[0]]])
-        here = slice(first, first + sum([place.here for place in some.places]))
-        s.matrix.refresh(some.like(**{name: getattr(s, name)[here] for name in s.slots}))
+    s.matrix.refresh(s.some(due))  # tensors that are due together follow each other
     s.plan.refresh_seconds += time.perf_counter() - start
 
 
@@ -393,8 +387,6 @@ def _by_inverse(s: Bucket, y: Any) -> Any:
 
     def solved(i: int, tensor: Tensor) -> Tensor:
         one = s.some([i])
-        first = sum([place.here for place in s.places[:i]])
-        one = one.like(**{name: getattr(s, name)[first : first + s.places[i].here] for name in s.slots})
         inverse = one.matrix.inverse(one)
         (onto,) = correction(
             [s.constraint], [tensor], lambda v: [one.tensors(inverse(one.matrices(TensorList(v)))).tensors[0]]

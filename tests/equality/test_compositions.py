@@ -411,36 +411,6 @@ def test_a_composition_is_algorithm_1_with_these_parts(composition, split, half_
     check_against_reference({**options, "lr": 0.01}, tau, run, split, half_steps=half_steps, problem=problem)
 
 
-@pytest.mark.parametrize(
-    ("name", "tau", "schedule"),
-    pairs(
-        MATRICES,
-        [0.0, 1.0],
-        [schedules.Paper(), schedules.Constant(0.7, 0.3, 0.5, 0.1), schedules.BiasCorrected(0.9, 0.5)],
-    ),
-)
-def test_every_matrix_keeps_its_step_count_on_the_device_as_well(name, tau, schedule):
-    """`capturable` changes nothing, for any matrix and any schedule, in lists or one by one."""
-    problem = Stochastic(samples=len(SAMPLES))
-    corrects = "bias_correction" in {f.name for f in dataclasses.fields(getattr(matrices, name))}
-    matrix = getattr(matrices, name)(**{"bias_correction": True} if corrects else {})
-    ends = []
-    for capturable, foreach in ((False, False), (True, False), (True, True)):
-        params = problem.params()
-        opt = SuperAdam(
-            params,
-            lr=0.01,
-            tau=tau,
-            matrix=matrix,
-            schedule=schedule,
-            capturable=capturable,
-            foreach=foreach,
-        )
-        ends.append(train(problem, opt, params, SAMPLES)[1])
-    equal(ends[1], ends[0])
-    equal(ends[2], ends[0])
-
-
 # -------------------------------------------------------------------------------------------- matrices of one's own
 
 
@@ -505,27 +475,23 @@ OWN = {"diagonal": (CubicMoment(beta=0.8), cubic_rule), "scalar": (LargestNorm()
 
 
 @pytest.mark.parametrize(
-    ("kind", "tau", "half_steps", "foreach", "capturable"),
-    pairs(OWN, [0.0, 0.6, 1.0], [False, True], [False, True], [False, True]),
+    ("kind", "tau", "half_steps", "foreach"), pairs(OWN, [0.0, 0.6, 1.0], [False, True], [False, True])
 )
-def test_a_matrix_of_ones_own_equals_the_reference(kind, tau, half_steps, foreach, capturable):
+def test_a_matrix_of_ones_own_equals_the_reference(kind, tau, half_steps, foreach):
     matrix, rule = OWN[kind]
     problem = Stochastic(samples=len(SAMPLES))
     run = reference.super_adam(problem.grad, problem.x_1, SAMPLES, case=rule(matrix), tau=tau, gamma=0.1)
-    options = {"lr": 0.1, "tau": tau, "matrix": matrix, "schedule": schedules.Paper()}
-    options |= {"foreach": foreach, "capturable": capturable}
+    options = {"lr": 0.1, "tau": tau, "matrix": matrix, "schedule": schedules.Paper(), "foreach": foreach}
     for split in SPLITS:
-        opt = check_against_reference(options, tau, run, split, half_steps=half_steps, problem=problem)
-        assert isinstance(opt.state[opt.param_groups[0]["params"][0]]["step"], torch.Tensor) == capturable
+        check_against_reference(options, tau, run, split, half_steps=half_steps, problem=problem)
 
 
 @pytest.mark.parametrize(
-    ("kind", "tau", "half_steps", "foreach", "capturable"),
-    pairs(OWN, [0.0, 1.0], [False, True], [False, True], [False, True]),
+    ("kind", "tau", "half_steps", "foreach"), pairs(OWN, [0.0, 1.0], [False, True], [False, True])
 )
-def test_a_matrix_of_ones_own_can_be_saved_halfway(kind, tau, half_steps, foreach, capturable):
+def test_a_matrix_of_ones_own_can_be_saved_halfway(kind, tau, half_steps, foreach):
     problem = Stochastic()
-    options = {"lr": 0.1, "tau": tau, "matrix": OWN[kind][0], "foreach": foreach, "capturable": capturable}
+    options = {"lr": 0.1, "tau": tau, "matrix": OWN[kind][0], "foreach": foreach}
     params = problem.params()
     opt = SuperAdam(params, **options)
     for i in SAMPLES:

@@ -88,7 +88,8 @@ def test_equals_the_reference_with_a_penalty(name, constraint, tau):
     solve = on_each(problem, lambda y, d: penalties.combined_argmin(constraint, penalty, y, d))
     run = reference.super_adam(problem.grad, x_1, SAMPLES, tau=tau, gamma=0.01, argmin=solve)
     params = problem.params()
-    opt = SuperAdam(params, lr=0.01, tau=tau, schedule="Paper", constraint=constraint, penalty=penalty)
+    parts = {"matrix": CASES["1"], "schedule": "Paper", "constraint": constraint, "penalty": penalty}
+    opt = SuperAdam(params, lr=0.01, tau=tau, **parts)
     torch.testing.assert_close(train(problem, opt, params, SAMPLES)[1], run.x[16], rtol=1e-10, atol=1e-10)
 
 
