@@ -190,10 +190,7 @@ class Bucket:
 
     def matrices(self, like_x: TensorList) -> Tensor:
         """Return tensors like x as the batch of matrices that a matrix of each tensor works on."""
-        if self.sharding is None and self.reshapes:
-            wholes = like_x.tensors
-            return (torch.stack(wholes) if len(wholes) > 1 else wholes[0]).reshape(-1, *self.places[0].shape[1:])
-        if self.sharding is None:
+        if self.sharding is None and not self.apart:
             return self.batch_of(like_x.tensors)
         return self.batch_of(distributed.to_owners(like_x.tensors, self.params, self.places))
 
@@ -202,9 +199,9 @@ class Bucket:
         if self.sharding is None and self.reshapes and not self.apart:
             return TensorList(list(matrices.reshape(len(self.params), *self.x.tensors[0].shape).unbind()))
         wholes = self.wholes_of(matrices)
-        return TensorList(
-            wholes if self.sharding is None else distributed.from_owners(wholes, self.params, self.places)
-        )
+        if self.sharding is None and not self.apart:
+            return TensorList(wholes)
+        return TensorList(distributed.from_owners(wholes, self.params, self.places))
 
     def batch_of(self, wholes: Sequence[Tensor | None]) -> Tensor:
         """Return the matrices of the tensors that are here."""

@@ -48,6 +48,7 @@ def check_finite(plans: Iterable[Any], name: Callable[[Tensor], str]) -> None:
     Line 9 would have no answer on a set, and a factor would never forget. All other numbers that are not finite spread,
     as in torch.optim: a check would wait for the device. For factors it does not wait either, see `finite`.
     """
+    squares: dict[Any, list[tuple[Any, Tensor, Tensor]]] = {}
     for plan in plans:
         looks = [part for part in (plan.parts.constraint, plan.parts.penalty) if part is not None]
         if not (looks or plan.any_factors) or _all_small(plan):
@@ -70,12 +71,16 @@ def check_finite(plans: Iterable[Any], name: Callable[[Tensor], str]) -> None:
                         )
             if plan.matrix(p).per_tensor and plan.matrix(p).has_factors and not waits(p):
                 square = torch.linalg.vector_norm(grad.to(dtype)).square()
-                if not float(over_ranks(square, sharding(p))) <= 1e-8 * torch.finfo(dtype).max:
-                    raise NotFiniteError(
-                        f"The gradient of parameter {name(p)} is not finite, or its square is not: it would stay in "
-                        f"the factors of {plan.matrix(p)} for ever. This batch is dropped, and training can go on with "
-                        "the next one. If this happens in every batch, check the loss, or lower lr."
-                    )
+                squares.setdefault(sharding(p), []).append((plan.matrix(p), p, square.double()))
+    for how, of in squares.items():  # one message for all
+        totals = over_ranks(torch.stack([square for _, _, square in of]), how).tolist()
+        for (matrix, p, _), total in zip(of, totals, strict=True):
+            if not total <= 1e-8 * torch.finfo(state_dtype(p)).max:
+                raise NotFiniteError(
+                    f"The gradient of parameter {name(p)} is not finite, or its square is not: it would stay in the "
+                    f"factors of {matrix} for ever. This batch is dropped, and training can go on with the next one. "
+                    "If this happens in every batch, check the loss, or lower lr."
+                )
 
 
 def _all_small(plan: Any) -> bool:

@@ -96,10 +96,15 @@ class TensorList:
 _TAKES_0D = {"mul", "mul_", "div", "div_"}
 
 
+def _name(func: Callable[..., Any]) -> str:
+    """Return the name of a function; none to torch's compiler, which knows no names."""
+    return "" if torch.compiler.is_compiling() else func.__name__
+
+
 def _apply(func: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> TensorList:
     """Apply func to the tensors of every TensorList in args, by a `_foreach_` function where torch has it."""
     kwargs = kwargs or {}
-    name = func if isinstance(func, str) else func.__name__
+    name = func if isinstance(func, str) else _name(func)
     plain, lists, tensors = [], [], False
     for a in args:
         if type(a) is TensorList:

@@ -45,8 +45,11 @@ def widened(s: Bucket) -> Iterator[None]:
     yield
     for p, x, new, state in zip(s.params, narrow, s.x, s.states, strict=True):
         if s.group["rounding"] == "stochastic":
-            whole = x if s.offset or x.numel() != real(p).numel() or s.sharding is None else real(p)
-            new = stochastic(new, random_bits(whole, state, s.offset) & 0xFFFF)
+            if s.sharding is None:
+                places = positions(x) + s.offset
+            else:
+                places = positions(p).flatten()[s.offset : s.offset + x.numel()].view_as(x)
+            new = stochastic(new, random_bits(places, state) & 0xFFFF)
         x.copy_(new)
     own["x"] = narrow
 
@@ -61,10 +64,10 @@ def stochastic(x: Tensor, bits: Tensor) -> Tensor:
     return torch.where(x.isfinite(), cut, x).to(torch.bfloat16)
 
 
-def random_bits(x: Tensor, state: State, offset: int = 0) -> Tensor:
-    """Return 32 random bits for every coordinate of x, which begins at `offset` of its parameter."""
+def random_bits(places: Tensor, state: State) -> Tensor:
+    """Return 32 random bits for the coordinates at these places in a parameter."""
     seed = _mixed(_mixed(state["step"]) + state["number"])
-    bits: Tensor = (positions(x) + offset).to(torch.int32)
+    bits: Tensor = places.to(torch.int32)
     bits.bitwise_xor_(seed.to(torch.int32) if isinstance(seed, Tensor) else _signed(seed))
     for factor in (0x7FEB352D, 0x45D9F3B, 1):  # the products wrap around, and a shift copies the sign
         bits.bitwise_xor_((bits >> 16).bitwise_and_(0xFFFF)).mul_(factor)

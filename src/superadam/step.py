@@ -280,7 +280,7 @@ def newest(s: Bucket) -> TensorList:
 
 def update_matrices(s: Bucket, grad: Tensor) -> None:
     """Bring H_t of each tensor up to date, and refresh the tensors that are due."""
-    if s.has_factors and grad.device.type != "cpu":
+    if s.has_factors and checks.waits(grad):
         checks.check_left_out(s)
         grad = checks.finite(s, grad)
     if s.matrix.refreshes_first:
@@ -328,7 +328,7 @@ def direction(s: Bucket, g: Any) -> Any:
     if not s.matrix.per_tensor:
         return s.matrix.solve(s, g)
     batch = s.matrices(g)
-    if s.has_factors and batch.device.type != "cpu":
+    if s.has_factors and checks.waits(batch):
         batch = checks.finite(s, batch)
     return s.tensors(s.matrix.solve(s, batch))
 
@@ -507,27 +507,29 @@ def _cut(s: Bucket, n: int) -> Iterator[Bucket]:
         )
 
 
-_COMPILED: dict[Any, Any] = {}
+_COMPILED: dict[Any, Callable[..., Sums]] = {}
+# What differs from step to step. The count of steps must be exact: 1 - β^t is its difference to 1.
+NUMBERS = {"step": torch.float64, "t": torch.float64, "mu": None, "alpha": None, "gamma": None}
+OWN = ("params", "states", "grads", "places", "turns", "x", "grad", "plan")
 
 
 def compiled(line: Callable[[Bucket], Sums], s: Bucket) -> Sums:
-    """Run a line as compiled by torch.compile: one function for each composition, whose numbers are tensors."""
-    facts = {
-        k: v for k, v in s.__dict__.items() if k not in ("states", "params", "plan", "grads", *s.names, "x", "grad")
+    """Run a line by torch.compile: a function of lists of tensors for each composition, whose numbers are tensors."""
+    facts = {name: fact for name, fact in s.__dict__.items() if name not in (*OWN, *s.names)}
+    given = {
+        name: torch.as_tensor(value, dtype=dtype or s.dtype, device=s.params[0].device)
+        for name, dtype in NUMBERS.items()
+        if (value := facts.pop(name, None)) is not None
     }
-    numbers = {name: facts.pop(name) for name in ("step", "t", "mu", "alpha", "gamma")}
-    given = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in numbers.items() if v is not None}
     lists = {name: getattr(s, name).tensors for name in ("x", *s.names)}
-    key = (line, s.parts, s.rate, s.wide, s.decay, s.decay_in_gradient, s.group["maximize"], s.paired, s.restarted)
+    options = (s.decay, s.decay_in_gradient, s.group["maximize"], s.rate)
+    key = (line, s.parts, options, s.wide, s.dtype, s.paired, s.restarted, s.moves, s.grads is None)
     if key not in _COMPILED:
 
-        def function(lists: Any, grads: Any, given: Any, shared: Any) -> Sums:
-            inside = Bucket(
-                **{**facts, **shared}, params=lists["x"], states=[{} for _ in lists["x"]], grads=grads, **given
-            )
-            inside.__dict__.update({name: TensorList(of) for name, of in lists.items()})
-            return line(inside)
+        def function(lists: dict[str, list[Tensor]], grads: Any, given: dict[str, Tensor]) -> Sums:
+            of = {name: TensorList(tensors) for name, tensors in lists.items()}
+            return line(Bucket(**facts, **given, **of, params=lists["x"], states=[{}] * len(lists["x"]), grads=grads))
 
+        function.__code__ = function.__code__.replace()  # torch counts compilations by code, and stops after eight
         _COMPILED[key] = torch.compile(function, dynamic=False)
-    with torch.no_grad():
-        return cast(Sums, _COMPILED[key](lists, s.grads, given, dict(s.shared)))
+    return _COMPILED[key](lists, s.grads, given)

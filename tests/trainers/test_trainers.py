@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from superadam import SuperAdam, twice
-from superadam._state.twice import current
+from superadam.evaluations import current
 from superadam.trainers import TwoPoint
 
 WHY = "comes with superadam[trainers]"
