@@ -285,16 +285,7 @@ def plain_ademamix(
 
 
 def plain_schedule_free_adamw(
-    grad,
-    x,
-    samples,
-    lr=2.5e-3,
-    betas=(0.9, 0.999),
-    eps=1e-8,
-    weight_decay=0.0,
-    warmup_steps=0,
-    r=0.0,
-    weight_lr_power=2.0,
+    grad, x, samples, lr=2.5e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, warmup_steps=0, r=0.0, power=2.0
 ):
     z = y = x
     v, total, largest = torch.zeros_like(x), 0.0, 0.0
