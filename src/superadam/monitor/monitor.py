@@ -214,8 +214,7 @@ class Monitor:
 
     def _report(self, sums: dict[str, list[float]], first: reading.Reading) -> dict[str, Any]:
         total = {name: sum(values) for name, values in sums.items()}
-        norm = {name: math.sqrt(total[f"{name}2"]) for name in ("grad", "g", "x", "mapping")}
-        move2 = sum(m * (a * b) ** 2 for m, a, b in zip(sums["mapping2"], sums["gamma"], sums["mu"], strict=True))
+        norm = {name: math.sqrt(total[f"{name}2"]) for name in ("grad", "g", "x", "mapping", "move")}
         report: dict[str, Any] = {
             **{name: sums[f"noted {name}"][0] for name in self._noted},
             "step": int(sums["step"][0]),
@@ -226,7 +225,7 @@ class Monitor:
             "cosine": _ratio(total["g_grad"], norm["g"] * norm["grad"]),
             "gradient_mapping": norm["mapping"],
             "x_norm": norm["x"],
-            "update_ratio": _ratio(math.sqrt(move2), norm["x"]),
+            "update_ratio": _ratio(norm["move"], norm["x"]),
         }
         if first.cap is not None:
             report["alpha_cap"] = first.cap
