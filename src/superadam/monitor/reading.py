@@ -1,4 +1,4 @@
-"""What the monitor reads from the optimizer: the one module of it that knows the engine."""
+"""Read the optimizer for the monitor. No other module of it knows the engine."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Reading:
         return View(facts(self._group, parts, [at], places=places), [at], grads, [state], scalars).bound()
 
     def has(self, grads: Gradients) -> bool:
-        """Return whether there are gradients of these parameters among those given."""
+        """Return whether the gradients are of these parameters, all of them."""
         return self.p in grads
 
     def grad_of(self, grads: Gradients, at: Points | None = None) -> Any:

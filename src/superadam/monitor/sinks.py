@@ -34,7 +34,7 @@ def sinks(to: Any) -> list[Sink]:
 
 
 def _json_lines(path: Path) -> Sink:
-    """Return a function that appends a report to a file, as a line of JSON with null for what is not finite."""
+    """Return a function that appends a report to a file as a line of JSON, with null for infinity and NaN."""
     if path.suffix != ".jsonl":
         raise ValueError(
             f"Invalid to: {str(path)!r} (expected a file name that ends in .jsonl; for TensorBoard write "
