@@ -814,7 +814,6 @@ shared = leaf()
         [{"params": [None]}],
         [{"lr": 0.1}],
         [{"params": [shared]}, {"params": [shared]}],
-        [{"params": [("a", leaf())]}, {"params": [leaf()]}],
     ],
     ids=lambda p: re.sub(r"tensor\(.*?\)", "tensor", str(p).replace("\n", ""))[:60],
 )

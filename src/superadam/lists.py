@@ -96,7 +96,7 @@ class TensorList:
 _TAKES_0D = {"mul", "mul_", "div", "div_"}
 
 
-def _name(func: Callable[..., Any]) -> str:
+def name_of(func: Callable[..., Any]) -> str:
     """Return the name of a function; none to torch's compiler, which knows no names."""
     return "" if torch.compiler.is_compiling() else func.__name__
 
@@ -104,7 +104,7 @@ def _name(func: Callable[..., Any]) -> str:
 def _apply(func: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> TensorList:
     """Apply func to the tensors of every TensorList in args, by a `_foreach_` function where torch has it."""
     kwargs = kwargs or {}
-    name = func if isinstance(func, str) else _name(func)
+    name = func if isinstance(func, str) else name_of(func)
     plain, lists, tensors = [], [], False
     for a in args:
         if type(a) is TensorList:

@@ -731,6 +731,8 @@ class SuperAdam(torch.optim.Optimizer):
     def _named(self, group: dict[str, Any]) -> dict[str, Any]:
         """Return a group of bare parameters with the names and layers that the optimizer's modules know."""
         params = group["params"]
+        if isinstance(params, set):  # torch refuses it
+            return group
         params = [params] if isinstance(params, Tensor) else list(params)
         named = any("param_names" in other for other in self.param_groups)
         if not named or not params or not all(isinstance(p, Tensor) for p in params):

@@ -1,4 +1,4 @@
-"""What the monitor reads from the optimizer: the one module of it that knows the engine."""
+"""Read the optimizer for the monitor. No other module of it knows the engine."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ class Reading:
         self.sharding = self.s.sharding
         self.x, self.grad, self.g = _one(self.s.x), _one(self.s.grad), _one(self.s.estimate)
         s = self.s
-        self.numbers = {"step": s.step, "gamma": _one(gamma_of_move(s)), "mu": s.mu, "alpha": s.alpha}
+        self.gamma = _one(gamma_of_move(s))
+        self.eta = self.gamma * s.mu
+        self.numbers = {"step": s.step, "gamma": self.gamma, "mu": s.mu, "alpha": s.alpha}
         self.cap = getattr(s.schedule, "cap", None)
         self.sums_gradients = isinstance(s.estimator, Summed)
 
@@ -125,7 +127,7 @@ class Reading:
         return s
 
     def has(self, grads: Gradients) -> bool:
-        """Return whether there are gradients of these parameters among those given."""
+        """Return whether the gradients are of these parameters, all of them."""
         return self.p in grads
 
     def grad_of(self, grads: Gradients, at: Points | None = None) -> Any:
@@ -138,7 +140,7 @@ class Reading:
 
     def mapping(self) -> Any:
         """Return (x_t - x̃_{t+1})/γ, from x_t, g_t and H_t: (x_{t+1} - x_t)/(μ γ) would amplify rounding errors."""
-        s, gamma = self.s, self.numbers["gamma"]
+        s, gamma = self.s, self.gamma
         if s.free:
             step = _one(direction(s, s.estimate))
             return step + self.x * s.decay if s.decay != 0 else step

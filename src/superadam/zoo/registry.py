@@ -226,4 +226,6 @@ def average(beta: float, bias_correction: bool = False) -> Schedule:
 
 def each_group(params: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     """Return params with every param group changed."""
-    return params if isinstance(params, nn.Module) else [change(p) if isinstance(p, dict) else p for p in params or ()]
+    if params is None or isinstance(params, nn.Module):
+        return params
+    return [change(p) if isinstance(p, dict) else p for p in params]
