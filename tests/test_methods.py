@@ -57,7 +57,7 @@ def run(build, scheduler, steps=STEPS, *, interrupt=lambda opt: opt):
 
 @pytest.mark.parametrize(
     ("name", "scheduler", "options"),
-    pairs(OF_TORCH, SCHEDULERS, [{}, {"foreach": True}, {"fused": False}, {"capturable": True}], one_in=2),
+    pairs(OF_TORCH, SCHEDULERS, [{}, {"foreach": True}, {"fused": False}], one_in=2),
     ids=str,
 )
 def test_cycled_momentum_equals_torch(name, scheduler, options):

@@ -211,6 +211,8 @@ def move(s: Bucket) -> Sums:
 
 
 def _move(s: Bucket) -> None:
+    if s.grads is not None and (s.estimator.blends or s.stepsize is not None):
+        newest(s)  # which they look at
     gamma = s.gamma if s.stepsize is None else s.gamma * s.stepsize.factor(s)
     if not s.plain:
         s.iterate.rebase(s)

@@ -51,29 +51,33 @@ REFUSED = {
         "must be known before the next gradient",
     ),
     "staged-scalar": (
-        {"estimator": "Staged", "matrix": "GradientNorm", "schedule": schedules.Constant(alpha=1.0)},
+        {
+            "estimator": "Summed",
+            "iterate": "Staged",
+            "matrix": "GradientNorm",
+            "schedule": schedules.Constant(alpha=1.0),
+        },
         "GradientNorm is shared by all",
     ),
     "staged-lbfgs": (
-        {"estimator": "Staged", "matrix": "DampedLBFGS", "schedule": schedules.Constant(alpha=1.0)},
+        {
+            "estimator": "Summed",
+            "iterate": "Staged",
+            "matrix": "DampedLBFGS",
+            "schedule": schedules.Constant(alpha=1.0),
+        },
         "DampedLBFGS is shared by all",
     ),
-    "staged-paper": ({"estimator": "Staged", "matrix": "AdaGrad", "schedule": "Paper"}, "so μ must be 1"),
+    "staged-paper": (
+        {"estimator": "Summed", "iterate": "Staged", "matrix": "AdaGrad", "schedule": "Paper"},
+        "so μ must be 1",
+    ),
     "staged-mu": (
-        {"estimator": "Staged", "matrix": "AdaGrad", "schedule": schedules.Constant(mu=0.5)},
+        {"estimator": "Summed", "iterate": "Staged", "matrix": "AdaGrad", "schedule": schedules.Constant(mu=0.5)},
         "so μ must be 1",
     ),
     "tau-and-estimator": ({"tau": 1.0, "estimator": "Corrected"}, "not both"),
     "clip-estimate-norm": ({"clip": 1.0, "matrix": "EstimateNorm"}, "divides g by its own norm"),
-    "capturable-staged": (
-        {
-            "estimator": "Staged",
-            "matrix": "AdaGrad",
-            "schedule": schedules.Constant(alpha=1.0),
-            "capturable": True,
-        },
-        "by the step count on the host",
-    ),
     "buffer-g": ({"matrix": NamedG()}, "the state name g is already used"),
     "buffer-x": ({"matrix": NamedX()}, "the state name x is already used"),
     "buffer-params": ({"matrix": NamedParams()}, "the state name params is already used"),
@@ -319,14 +323,6 @@ def test_half_steps_equal_the_closure_loop(foreach):
         assert torch.equal(*ends), name
 
 
-def test_the_nesterov_weights_on_the_device_are_those_on_the_host():
-    estimator = estimators.NesterovAdam(0.9, 0.01)
-    steps = [1, 2, 30, 436, 437, 438, 10_000]
-    tensors = estimator.weights(torch.tensor(steps, dtype=torch.float64))
-    for i in range(2):
-        equal(tensors[i], torch.tensor([estimator.weights(t)[i] for t in steps], dtype=torch.float64))
-
-
 def test_lion_is_variance_reduced_when_asked():
     """τ = 1 gives g_t of line 11, and Sign its sign: nothing in either knows of the other."""
     problem = Stochastic()
@@ -366,8 +362,8 @@ def test_line_9_is_exact_in_the_metric(options, constraint):
         x.grad = torch.tensor([1.0, -0.3, 0.5, 0.02, -2.0], dtype=torch.float64) * (1 + t % 3) - start
         opt.step()
         if "iterate" not in options:
-            view = next(opt._grouped(lambda p, s: True)).bound()
-            H, g = view.matrix.H(view), view.estimate
+            (s,) = opt.buckets()
+            (H,), (g,) = s.matrix.H(s), s.estimate
             equal(x.detach(), constraint.argmin(start - 0.03 * g / H, H / 0.03), 1e-10)
         assert opt.feasibility() < 1e-9
 

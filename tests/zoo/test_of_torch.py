@@ -137,7 +137,7 @@ ADAFACTOR = [
 ]
 
 
-@pytest.mark.parametrize("how", [{}, {"foreach": False}, {"capturable": True}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"foreach": False}], ids=str)
 @pytest.mark.parametrize("options", ADAFACTOR, ids=str)
 def test_adafactor_equals_torch(options, how):
     """On tensors that have elements, which torch's needs."""
@@ -158,13 +158,12 @@ def test_adafactor_keeps_rows_and_columns():
     assert kept == [501, 301]
 
 
-@pytest.mark.parametrize("capturable", [False, True])
-def test_the_average_of_asgd_is_torchs(capturable, request):
+def test_the_average_of_asgd_is_torchs(request):
     torch.set_default_dtype(torch.float64)  # in which torch keeps the weights of the average
     request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
     problem, options = Stochastic(), {"lr": 0.05, "lambd": 0.1, "t0": 5, "weight_decay": 0.2}
     mine, others = problem.params(), problem.params()
-    opt, other = create("asgd", mine, **options, capturable=capturable), torch.optim.ASGD(others, **options)
+    opt, other = create("asgd", mine, **options), torch.optim.ASGD(others, **options)
     for i in SAMPLES:
         opt.step(problem.closure(opt, mine, i))
         other.step(problem.closure(other, others, i))
@@ -179,7 +178,7 @@ def test_asgd_of_a_group_with_a_weight_decay_of_its_own_keeps_lambd():
     assert [group["weight_decay"] for group in opt.param_groups] == [0.75, 0.25]
 
 
-@pytest.mark.parametrize("how", [{}, {"foreach": True}, {"capturable": True}, {"differentiable": True}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"foreach": True}, {"foreach": False}], ids=str)
 @pytest.mark.parametrize(
     ("name", "theirs", "options"),
     [
@@ -191,9 +190,6 @@ def test_asgd_of_a_group_with_a_weight_decay_of_its_own_keeps_lambd():
 def test_equals_torch_in_all_ways(name, theirs, options, how):
     problem = Stochastic()
     mine, others = problem.params(), problem.params()
-    if "differentiable" in how:
-        mine = [(p * 1.0) for p in mine]
-        [p.retain_grad() for p in mine]
     opt, other = create(name, mine, **options, **how), theirs(others, **options)
     for i in range(12):
         x = problem.join(mine).detach()
@@ -209,7 +205,7 @@ def test_equals_torch_in_all_ways(name, theirs, options, how):
 def test_momentum_of_steps_is_the_same_in_pieces(more):
     options = {"matrix": matrices.Centered(0.9, 1e-3), "estimator": estimators.HeavyBall(0.8), "weight_decay": 0.1}
     expected = result(**options, **more, foreach=False)
-    for how in ({}, {"foreach": True}, {"capturable": True}):
+    for how in ({}, {"foreach": True}):
         actual = result(**options, **more, **how)
         equal(actual[0], expected[0])
 

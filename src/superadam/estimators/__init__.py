@@ -25,11 +25,3 @@ __all__ = [
     "Summed",
     "TwoAverages",
 ]
-
-_MOVED = {"Transport": "iterate=iterates.Ahead()", "Staged": "estimator=estimators.Summed(), iterate=iterates.Staged()"}
-
-
-def __getattr__(name: str) -> object:
-    if name in _MOVED:
-        raise AttributeError(f"estimators.{name} is an iterate now: write {_MOVED[name]}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

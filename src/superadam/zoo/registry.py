@@ -49,6 +49,7 @@ class Rest(TypedDict, total=False):
     foreach: bool | None
     fused: bool | None
     compile: bool
+    capturable: bool
 
 
 class Options(Rest, total=False):
