@@ -190,6 +190,9 @@ class Bucket:
 
     def matrices(self, like_x: TensorList) -> Tensor:
         """Return tensors like x as the batch of matrices that a matrix of each tensor works on."""
+        if self.sharding is None and not self.apart and self.reshapes:
+            wholes = like_x.tensors
+            return (torch.stack(wholes) if len(wholes) > 1 else wholes[0]).reshape(-1, *self.places[0].shape[1:])
         if self.sharding is None and not self.apart:
             return self.batch_of(like_x.tensors)
         return self.batch_of(distributed.to_owners(like_x.tensors, self.params, self.places))

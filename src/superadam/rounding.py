@@ -20,7 +20,7 @@ from torch import Tensor
 
 from superadam.bucket import Bucket, State
 from superadam.distributed import positions
-from superadam.lists import TensorList, real, state_dtype
+from superadam.lists import TensorList, state_dtype
 
 __all__ = ["ROUNDINGS", "objection", "stochastic", "widened"]
 
