@@ -113,7 +113,8 @@ def load_checkpoint(path: PathLike, *, model: nn.Module, optimizer: Optimizer, *
     try:
         set_default_generators(content["generators"])
         for name, names in _names(given).items():
-            saved[name] = by_name(saved[name], content["names"][name], names)
+            if name in content["names"]:  # a checkpoint that several processes have saved has them in its groups
+                saved[name] = by_name(saved[name], content["names"][name], names)
         for name, part in given.items():
             if isinstance(part, nn.Module):
                 _check_module(part.state_dict(), saved[name])

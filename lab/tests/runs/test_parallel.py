@@ -59,9 +59,9 @@ def weights(path):
 
 
 def numbers(path):
-    """Of each evaluation, all that does not depend on time."""
+    """Of each evaluation, all that does not depend on time, nor on the share of a batch: the monitor's loss is of that."""
     found = [{**row, **row["monitor"]} for row in rows(path)]
-    return [{k: v for k, v in row.items() if k not in ("seconds", "monitor", "alarms")} for row in found]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "monitor", "alarms", "loss")} for row in found]
 
 
 def assert_alike(by_two, alone, divided):
