@@ -220,13 +220,3 @@ def power(x: Tensor, p: float) -> Tensor:
     for _ in range(roots // 2):
         x = x.rsqrt().rsqrt_()  # two roots: MKL's sqrt takes longer
     return x.sqrt() if roots % 2 else x
-
-
-class _Never:
-    """To go with the sets' own look at it."""
-
-    def get(self) -> bool:
-        return False
-
-
-tracing = _Never()

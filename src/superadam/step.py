@@ -512,12 +512,13 @@ def _cut(s: Bucket, n: int) -> Iterator[Bucket]:
 _COMPILED: dict[Any, Callable[..., Sums]] = {}
 # What differs from step to step. The count of steps must be exact: 1 - β^t is its difference to 1.
 NUMBERS = {"step": torch.float64, "t": torch.float64, "mu": None, "alpha": None, "gamma": None}
-OWN = ("params", "states", "grads", "places", "turns", "x", "grad", "plan")
+OWN = {"params", "states", "grads", "places", "turns", "x", "grad", "plan", "group", "factor", "direction"}
 
 
 def compiled(line: Callable[[Bucket], Sums], s: Bucket) -> Sums:
     """Run a line by torch.compile: a function of lists of tensors for each composition, whose numbers are tensors."""
-    facts = {name: fact for name, fact in s.__dict__.items() if name not in (*OWN, *s.names)}
+    facts = {name: fact for name, fact in s.__dict__.items() if name not in OWN and name not in s.names}
+    facts["group"] = {"maximize": s.group["maximize"], "rounding": s.group["rounding"]}  # not the parameters
     given = {
         name: torch.as_tensor(value, dtype=dtype or s.dtype, device=s.params[0].device)
         for name, dtype in NUMBERS.items()

@@ -171,7 +171,7 @@ def test_x_tilde_is_exactly_sparse_and_can_be_swapped_in():
     target = torch.tensor([1.0, -0.02, 0.03, -2.0, 0.0], dtype=torch.float64)
     for tau in (0.0, 1.0):
         x = torch.ones(5, dtype=torch.float64, requires_grad=True)
-        opt = SuperAdam([x], lr=0.1, tau=tau, schedule="Paper", penalty=penalties.L1(0.1))
+        opt = SuperAdam([x], lr=0.1, tau=tau, matrix="SecondMoment", schedule="Paper", penalty=penalties.L1(0.1))
 
         def closure(x=x):
             x.grad = x.detach() - target

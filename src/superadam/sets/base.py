@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from superadam.iterates import Plain
-from superadam.lists import tracing
 from superadam.matrices import Matrix
 from superadam.parts import Part, check
 from superadam.sets.ranges import Sizes, check_range, enough, sizes_of
@@ -208,7 +207,7 @@ def _in_metric(argmin: Callable[..., Tensor], writes_d: bool) -> Callable[..., T
         if y.numel() == 0:
             return y.clone()
         # On a GPU a look waits for the device. Of intervals, a coordinate that is not finite spoils no other one.
-        unseen = tracing.get() or (not self.waits and y.device.type != "cpu")
+        unseen = torch.compiler.is_compiling() or (not self.waits and y.device.type != "cpu")
         wide, sizes = False, None
         if not unseen:
             sizes = sizes_of(y, metric)
@@ -262,7 +261,7 @@ def vertex(lmo: Callable[..., Tensor]) -> Callable[..., Tensor]:
             raise ValueError(f"g must be a real floating-point tensor, not {g.dtype}")
         if g.numel() == 0:
             return g.clone()
-        if not tracing.get() and g.device.type == "cpu" and not bool(g.isfinite().all()):
+        if not torch.compiler.is_compiling() and g.device.type == "cpu" and not bool(g.isfinite().all()):
             raise ValueError("g must be finite")
         return lmo(self, g.to(torch.promote_types(g.dtype, torch.float32))).to(g.dtype)
 
