@@ -45,7 +45,7 @@ def same(composition, tau, dtypes=(torch.float64,), tol=1e-12):
     options = COMPOSITIONS[composition] | ({} if "estimator" in COMPOSITIONS[composition] else {"tau": tau})
     parameters = [((150,), "contiguous", "alike", ()), ((9, 14), "contiguous", "transposed", ())]
     problem = Problem(dtypes, parameters)
-    opt, frames = SuperAdam(problem.params, lr=torch.tensor(0.05), compile=True, **options), []
+    opt, frames = SuperAdam(problem.params, lr=torch.tensor(0.05, dtype=torch.float64), compile=True, **options), []
     assert "runs by torch.compile" in repr(opt)
     for n in range(1, 7):
         train(problem, opt=opt, steps=1, start=n)

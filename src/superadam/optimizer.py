@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, overload
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -72,7 +73,7 @@ class SuperAdam(torch.optim.Optimizer):
 
     `step` skips parameters without a gradient. Every parameter counts its own steps, and its g_t averages only the
     batches with a gradient for it. A pending move is taken with the next batch, even if that batch has no gradient for
-    the parameter.
+    the parameter, or if it was frozen since: call `flush()` before parameters are frozen.
 
     A non-finite gradient spreads into the parameters, as in torch.optim, because a check would synchronise with
     the device in every step. Check the loss, or `torch.nn.utils.get_total_norm` of the gradients. `restart()` removes
@@ -216,6 +217,7 @@ class SuperAdam(torch.optim.Optimizer):
         left_open = {name: None for name in ("lr", "schedule", "matrix") if defaults[name] is None}
         super().__init__(params, {**options.normalised(defaults), **left_open})
         options.unmatched_names(self._plans)
+        options.stacked_vectors(self._plans)
         for module in self._modules:
             self._watch(module)
         evaluations.register(self)  # last: a refused optimizer may live on in a traceback
@@ -226,6 +228,7 @@ class SuperAdam(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None: ...
     @overload
     def step(self, closure: Callable[[], Loss], *, anchor: Callable[[], Loss] | None = None) -> Loss: ...
+    @_disable_dynamo  # torch.compiler.disable imports the compiler at once, which takes a second
     def step(
         self, closure: Callable[[], Loss] | None = None, *, anchor: Callable[[], Loss] | None = None
     ) -> Loss | None:
@@ -649,7 +652,7 @@ class SuperAdam(torch.optim.Optimizer):
             state.setdefault(name, 0.0)
         if parts.two_point and "gamma" not in state:
             state["gamma"] = 0.0
-        if plan.group["rounding"] == "stochastic" and "number" not in state:
+        if plan.group["rounding"] == "stochastic" and p.dtype is torch.bfloat16 and "number" not in state:
             state["number"] = len(self.state)
         shape, here = parts.root_shape(p), parts.root_shape(local(p))
         if shape is not None and here is not None and "root" not in state:
@@ -1079,6 +1082,7 @@ class SuperAdam(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # torch adds it
         self._places, self._processes, self._met = {}, state.get("_processes"), WeakIdKeyDictionary()
         for group in self.param_groups:
             group.update(options.normalised({**self.defaults, **group}))

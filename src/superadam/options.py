@@ -27,7 +27,7 @@ from superadam.stepsizes import Stepsize
 
 __all__ = [
     "KINDS", "Composition", "Plan", "describe", "layers_of", "normalised", "refuse_misspelt", "refuse_unknown",
-    "unmatched_names",
+    "stacked_vectors", "unmatched_names",
 ]  # fmt: skip
 
 FLAGS = ("decoupled_weight_decay", "maximize", "foreach", "fused", "compile", "capturable")
@@ -170,6 +170,19 @@ class Composition(NamedTuple):
         others.append(None if self.constraint is None or self.constraint.separable else self.constraint)
         return next((f"not with {type(part).__name__}" for part in others if part is not None), None)
 
+    def compile_objection(self, options: dict[str, Any]) -> str | None:
+        """Return why torch.compile cannot take the lines of this composition, or None."""
+        for part in (*self.sharing, *([self.iterate] if self.iterate.numbers else [])):
+            return f"{type(part).__name__} has numbers of its own"
+        for part in filter(None, self):
+            if part.on_host:
+                return f"{type(part).__name__} asks for the step count on the host"
+            if part is not self.schedule and not part.elementwise:
+                return f"{type(part).__name__} needs more than a coordinate"
+        if options["rounding"] == "stochastic":
+            return "rounding='stochastic'"
+        return "clip with this estimator" if options["clip"] is not None and self.estimator.blends else None
+
 
 KINDS = Composition._fields
 
@@ -272,7 +285,6 @@ class Plan:
         group, parts = self.group, self.parts._replace(matrix=matrix)
         decay, decoupled = float(group["weight_decay"]), group["decoupled_weight_decay"]
         last = 0 if parts.stepsize is None else parts.stepsize.sums
-        on_host = any(part is not None and part.on_host for part in parts)
         elementwise = parts.elementwise(line_9=True)
         return {
             **parts._asdict(),
@@ -293,7 +305,7 @@ class Plan:
             "fused": parts.kernel_objection(group) is None,
             "elementwise": elementwise,
             "elementwise_11_and_4": parts.elementwise(line_9=False),
-            "compilable": elementwise and not on_host and not parts.sharing and not matrix.per_tensor,
+            "compilable": parts.compile_objection(group) is None,
             "may_cut": group["foreach"] is None and not matrix.per_tensor and not matrix.joint,
             "has_factors": matrix.has_factors,
             "every": getattr(matrix, "every", 1) if matrix.per_tensor and matrix.refreshes else None,
@@ -333,6 +345,26 @@ def unmatched_names(plans: list[Plan]) -> None:
             if not fnmatch.filter(names, pattern):
                 known = f"such as {names[0]!r}" if names else "and has none: give it the module or named_parameters()"
                 warn(f"ByShape: {pattern!r} matches no parameter. The optimizer looks at their names, {known}.")
+
+
+def stacked_vectors(plans: list[Plan]) -> None:
+    """Warn of biases that were stacked, as for the members of an ensemble, and that a matrix takes for matrices."""
+    for plan in plans:
+        for p, name in zip(plan.group["params"], plan.group.get("param_names") or (), strict=False):
+            matrix = plan.matrix(p)
+            if matrix.per_tensor and not matrix.is_diagonal and p.dim() == 2 and _is_bias(name):
+                warn(
+                    f"Parameter {name} of shape {tuple(p.shape)} seems to be biases of several members, stacked: "
+                    f"{matrix} takes it for a matrix, and mixes the members. Write batch_dims=1, in "
+                    f"{type(matrix).__name__}(batch_dims=1) or create(…, batch_dims=1), or, if it is a matrix, "
+                    "another name for it."
+                )
+                return
+
+
+def _is_bias(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    return last.startswith("bias") or last.endswith("bias")
 
 
 def _patterns(matrix: Matrix) -> tuple[str, ...]:
@@ -401,7 +433,7 @@ OF_PARTS = {
     "lam": "matrix=SecondMoment(beta=…, lam=…)",
     "alpha": "schedule=Constant(alpha=…), the weight of the newest gradient in line 11",
     "mu": "schedule=Constant(mu=…)",
-    "gamma": "lr=…",
+    **dict.fromkeys(("gamma", "learning_rate"), "lr=…"),
     **dict.fromkeys("kmc", "schedule=Paper(k=…, m=…, c=…)"),
 }
 
@@ -545,10 +577,9 @@ def _way(plan: Plan) -> str:
     """Say how a step runs, and why not by a fused kernel."""
     facts = [*{id(facts["parts"]): facts for facts in plan.facts.values()}.values()]
     if plan.group["compile"]:
-        rest = (
-            "" if all(of["compilable"] for of in facts) else "; by lists where a part needs whole tensors or the host"
-        )
-        return f"runs by torch.compile{rest}"
+        objections = dict.fromkeys(of["parts"].compile_objection(plan.group) for of in facts)
+        ways = [f"lists, not torch.compile ({reason})" if reason else "torch.compile" for reason in objections]
+        return f"runs by {', '.join(ways)}"
     reasons = dict.fromkeys(filter(None, (of["parts"].kernel_objection(plan.group) for of in facts)))
     if not reasons:
         return "runs by torch's fused kernel"
