@@ -27,9 +27,15 @@ def summaries(path: Path) -> Iterator[tuple[int, str, bool]]:
     """Yield the line and the summary of every docstring, and whether it is a function's."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (doc := ast.get_docstring(node)):
-            names = {n.id if isinstance(n, ast.Name) else getattr(n, "attr", "") for n in getattr(node, "decorator_list", ())}
+            names = {
+                n.id if isinstance(n, ast.Name) else getattr(n, "attr", "") for n in getattr(node, "decorator_list", ())
+            }
             line = getattr(node, "lineno", 1)
-            yield line, doc.split("\n\n")[0].replace("\n", " "), isinstance(node, ast.FunctionDef) and not names & OF_THINGS
+            yield (
+                line,
+                doc.split("\n\n")[0].replace("\n", " "),
+                isinstance(node, ast.FunctionDef) and not names & OF_THINGS,
+            )
 
 
 def faults(folders: list[str]) -> Iterator[str]:

@@ -54,7 +54,7 @@ def private_names(source):
 def test_private_names_are_found():
     assert private_names("import superadam\nsuperadam.create('adam', p)\nfrom superadam import sets\nsets.Box") == []
     assert private_names("import superadam_lab as lab\nlab.compare()\nfrom superadam.monitor import TensorBoard") == []
-    assert private_names("from superadam._step import view") == ["superadam._step.view"]
+    assert private_names("from superadam.step import _move") == ["superadam.step._move"]
     assert private_names("from superadam_lab.comparison.engine import report") == [
         "superadam_lab.comparison.engine.report"
     ]
