@@ -5,6 +5,7 @@ import torch
 
 from problems import Stochastic, SuperAdam
 from superadam import bucket, matrices, rounding, schedules, step
+from superadam.distributed import positions
 
 
 def same(a, b):
@@ -38,7 +39,7 @@ def test_the_hash_behaves_like_independent_bits():
     """Over positions, steps and parameters: every bit is fair, and none says anything about another."""
     p = torch.zeros(500, 40, dtype=torch.bfloat16)
     states = [{"step": step, "number": number} for step in (1, 2) for number in (0, 1)]
-    draws = [rounding.random_bits(p, state).flatten() for state in states]
+    draws = [rounding.random_bits(positions(p), state).flatten() for state in states]
     fair = torch.stack([(torch.stack(draws) >> k) & 1 for k in range(32)]).double().flatten(0, 1)
     n = fair.shape[-1]
     assert ((fair.mean(-1) - 0.5).abs() < 5 * 0.5 / n**0.5).all()

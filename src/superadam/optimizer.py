@@ -730,6 +730,7 @@ class SuperAdam(torch.optim.Optimizer):
             del self._plans[len(self.param_groups) :]
             raise
         self._inside.append(plan.parts.constraint)
+        options.missing_kernel(plan)
 
     def _named(self, group: dict[str, Any]) -> dict[str, Any]:
         """Return a group of bare parameters with the names and layers that the optimizer's modules know."""

@@ -347,6 +347,17 @@ def unmatched_names(plans: list[Plan]) -> None:
                 warn(f"ByShape: {pattern!r} matches no parameter. The optimizer looks at their names, {known}.")
 
 
+def missing_kernel(plan: Plan) -> None:
+    """Warn of `fused=True` where torch has no kernel for any parameter: it has no effect."""
+    reasons = [facts["parts"].kernel_objection(plan.group) for facts in plan.facts.values()]
+    if plan.group["fused"] and reasons and None not in reasons:
+        way = "torch.compile" if plan.group["compile"] else "torch's other operations"
+        warn(
+            f"fused=True: torch has no fused kernel for this composition ({reasons[0]}): the lines are run by {way}, as "
+            "without fused=True."
+        )
+
+
 def stacked_vectors(plans: list[Plan]) -> None:
     """Warn of biases that were stacked, as for the members of an ensemble, and that a matrix takes for matrices."""
     for plan in plans:
@@ -355,9 +366,8 @@ def stacked_vectors(plans: list[Plan]) -> None:
             if matrix.per_tensor and not matrix.is_diagonal and p.dim() == 2 and _is_bias(name):
                 warn(
                     f"Parameter {name} of shape {tuple(p.shape)} seems to be biases of several members, stacked: "
-                    f"{matrix} takes it for a matrix, and mixes the members. Write batch_dims=1, in "
-                    f"{type(matrix).__name__}(batch_dims=1) or create(…, batch_dims=1), or, if it is a matrix, "
-                    "another name for it."
+                    f"{type(matrix).__name__} takes it for a matrix, and mixes the members. Write batch_dims=1, in "
+                    f'{type(matrix).__name__}(batch_dims=1) or create(…, batch_dims=1), or names=("*bias",).'
                 )
                 return
 
