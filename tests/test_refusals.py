@@ -309,7 +309,6 @@ class Signed(matrices.Diagonal):
 
 
 class Negated(matrices.Joint):
-
     def solve(self, s, g):
         return -g
 

@@ -214,7 +214,7 @@ def test_a_move_uses_the_lr_of_its_batch(tau, scheduler, tensor_lr, half_steps):
     x, _ = plain_loop(problem, [{"tau": tau}] * 3, range(20), lrs=lrs)
     params = problem.params()
     lr = torch.tensor(0.01, dtype=torch.float64) if tensor_lr else 0.01
-    opt = SuperAdam(params, lr=lr, tau=tau, schedule="Paper")
+    opt = SuperAdam(params, lr=lr, tau=tau, matrix="SecondMoment", schedule="Paper")
     schedule = SCHEDULERS[scheduler](opt)
     points, last = train(problem, opt, params, range(20), half_steps=half_steps, after=lambda n: advance(schedule, n))
     check(opt, points, last, x)

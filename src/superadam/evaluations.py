@@ -30,6 +30,7 @@ from torch.utils.hooks import RemovableHandle
 from typing_extensions import Self
 
 from superadam.distributed import local
+from superadam.messages import warn
 
 __all__ = [
     "Batch", "Buffers", "Half", "Replay", "Turns", "UsedGradients", "anchored", "aside", "current", "generators_of",
@@ -482,7 +483,7 @@ def _total(data: Any) -> int:
 
 
 def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator[T, None, None]:
-    samples = iter(loader)
+    samples, before, batch = iter(loader), _evaluations(), None
     while micro_batches := list(itertools.islice(samples, accumulate)):
         batch, replay, met, due = Batch(), Replay(), Buffers(), _is_due()
         with _lock:
@@ -501,6 +502,18 @@ def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator
                 for i, micro_batch in enumerate(micro_batches):
                     half = Half(batch, second, i + 1, len(micro_batches), replay)
                     yield from _turn(micro_batch, half, place, loader, accumulate)
+    if batch is not None and before and before == _evaluations():
+        warn(
+            "A `twice` loop has ended without a step(): every batch came twice, and no optimizer that takes two "
+            "gradients of a batch has used them. Call opt.step() in both turns, or loop over the loader itself."
+        )
+
+
+def _evaluations() -> list[int]:
+    """Return how many gradients each optimizer has had, of those that take two of a batch."""
+    with _lock:
+        optimizers = list(_optimizers)
+    return [opt.gradient_evaluations for opt in optimizers if opt.two_point]
 
 
 def _turn(micro_batch: T, half: Half, place: list[Half], loader: object, accumulate: int) -> Generator[T, None, None]:

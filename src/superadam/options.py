@@ -167,7 +167,8 @@ class Composition(NamedTuple):
             return f"{type(self.estimator).__name__} takes more than an average of gradients"
         others: list[Part | None] = [self.stepsize, self.penalty, None if type(self.iterate) is Plain else self.iterate]
         others.append(None if type(self.schedule).weight_of is Schedule.weight_of else self.schedule)
-        others.append(None if self.constraint is None or self.constraint.separable else self.constraint)
+        clips = self.constraint is None or (self.constraint.separable and self.constraint.elementwise)
+        others.append(None if clips else self.constraint)  # a subclass of a box may do more
         return next((f"not with {type(part).__name__}" for part in others if part is not None), None)
 
     def compile_objection(self, options: dict[str, Any]) -> str | None:

@@ -72,6 +72,8 @@ class Part:
     pieces. Subclasses do not inherit it, because their own methods may not."""
 
     _kind: ClassVar[str]
+    _instead: ClassVar[dict[str, str]] = {}
+    """What to write instead of names that people look for, in lower case."""
     _if_missing: ClassVar[str] = "one of your own is known once its class is defined"
     _names: ClassVar[dict[str, type[Part]]]
 
@@ -151,7 +153,9 @@ class Part:
         name, options = choice["type"], {k: v for k, v in choice.items() if k != "type"}
         known = {_snake(k): v for k, v in cls._names.items()} | cls._names
         if name not in known:
-            raise ValueError(f"Unknown {cls._kind} {name!r}: {nearest(name, cls._names)} ({cls._if_missing})")
+            instead = cls._instead.get(str(name).lower())
+            found = f"write {instead}" if instead else f"{nearest(name, cls._names)} ({cls._if_missing})"
+            raise ValueError(f"Unknown {cls._kind} {name!r}: {found}")
         known[name]._refuse_unknown(options, ValueError)
         return cast(Self, known[name](**{k: cls._made(v) for k, v in options.items()}))
 

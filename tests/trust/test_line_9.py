@@ -97,7 +97,7 @@ def differing(label, choices, changed):
     return found
 
 
-CHANGES = {"a group for each tensor": (one_group_each, {}), "step counts on the device": (None, {"capturable": True})}
+CHANGES = {"a group for each tensor": (one_group_each, {}), "tensor by tensor": (None, {"foreach": False})}
 
 
 @pytest.mark.parametrize("change", CHANGES)
