@@ -14,7 +14,6 @@ from superadam._step.evaluations import Evaluations
 from superadam.estimators import Estimator
 from superadam.iterates import Iterate
 from superadam.matrices import Matrix
-from superadam.monitor.composer import PerParameterMetrics
 from superadam.penalties import Penalty
 from superadam.schedules import Schedule
 from superadam.sets import ConvexSet
@@ -33,7 +32,7 @@ class OfZoo(TypedDict, total=False):
     method: dict[str, Any]
 
 
-class SuperAdam(Evaluations, PerParameterMetrics):
+class SuperAdam(Evaluations):
     r"""SUPER-ADAM, Algorithm 1 of the paper: one algorithm for adaptive gradient methods, with a part for each choice.
 
     $$

@@ -737,55 +737,6 @@ def test_parameters_without_a_gradient_are_left_out():
     assert monitor.last["x_norm"] == pytest.approx(math.sqrt(2))
 
 
-def test_composer_protocol():
-    """Metrics of each parameter under the names that Composer's OptimizerMonitor knows."""
-    w = torch.tensor([3.0, 4.0], dtype=torch.float64, requires_grad=True)
-    opt = SuperAdam([w], lr=0.1, matrix=matrices.Identity(), schedule=schedules.Constant(mu=0.5, alpha=0.5))
-    assert opt.report_per_parameter_metrics(w, "w", {"kept": 1}) == {"kept": 1}
-    for grad in ([1.0, 0.0], [0.0, 1.0]):
-        w.grad = torch.tensor(grad, dtype=torch.float64)
-        opt.step()
-    metrics = {k: v.item() for k, v in opt.report_per_parameter_metrics(w, "w", {}).items()}
-    assert metrics == pytest.approx(
-        {
-            "l2_norm/grad/w": 1.0,
-            "l2_norm/moment/w": math.sqrt(0.5),
-            "l2_norm/param/w": w.norm().item(),
-            "l2_norm/update/w": 0.05 * math.sqrt(0.5),
-            "cosine/moment_grad/w": math.sqrt(0.5),
-            "cosine/update_grad/w": math.sqrt(0.5),
-        }
-    )
-    single = opt.dist_reduce_metrics(opt.pre_reduce_metrics(opt.report_per_parameter_metrics(w, "w", {})))
-    assert single == pytest.approx(metrics)
-
-
-def test_composer_metrics_of_shards_are_those_of_the_whole():
-    """Two ranks hold parts of one parameter; a third, none."""
-
-    def metrics(rows):
-        w = torch.arange(1.0, 7.0, dtype=torch.float64)[rows].requires_grad_()
-        opt = SuperAdam([w])
-        w.grad = torch.linspace(-1, 2, 6, dtype=torch.float64)[rows]
-        opt.step()
-        w.grad = torch.linspace(3, -2, 6, dtype=torch.float64)[rows]
-        return opt, opt.report_per_parameter_metrics(w, "w", {})
-
-    opt, whole = metrics(slice(0, 6))
-    shards = [opt.pre_reduce_metrics(metrics(rows)[1]) for rows in (slice(0, 2), slice(2, 6))] + [{}]
-
-    def gather(ranks, mine):
-        ranks[:] = [{k: float(v) for k, v in shard.items()} for shard in shards]
-
-    with (
-        mock.patch("torch.distributed.is_initialized", return_value=True),
-        mock.patch("torch.distributed.get_world_size", return_value=3),
-        mock.patch("torch.distributed.all_gather_object", gather),
-    ):
-        reduced = opt.dist_reduce_metrics(shards[2])
-    assert reduced == pytest.approx({name: value.item() for name, value in whole.items()})
-
-
 def sharded(rank, world, port, path):
     """On every rank: reports on a sharded model and on a whole one."""
     store = torch.distributed.TCPStore("127.0.0.1", port, world, rank == 0)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import copies
-import superadam
-from superadam.checkpoint.disk import whole, write_text
+import superadam_lab
+from superadam_lab.disk import whole, write_text
 
-SOURCE = Path(superadam.__file__).parent
+SOURCE = Path(superadam_lab.__file__).parent
 
 
 def names(folder):
@@ -112,7 +112,7 @@ def test_a_new_file_where_there_are_no_links(tmp_path, monkeypatch):
 
 def test_what_a_live_process_writes_stays_and_what_a_dead_one_left_goes(tmp_path):
     path = tmp_path / "file"
-    program = "import sys; from superadam.checkpoint.disk import whole\n"
+    program = "import sys; from superadam_lab.disk import whole\n"
     program += "with whole(sys.argv[1]) as file: print(flush=True); sys.stdin.read()"
     with copies.start("-c", program, str(path), stdin=copies.PIPE, stdout=copies.PIPE) as other:
         other.stdout.readline()
@@ -134,7 +134,7 @@ def test_the_mode_of_a_file_stays(tmp_path):
 
 
 def test_what_is_no_file_is_written_into():
-    program = "from superadam.checkpoint.disk import write_text; write_text('/dev/stdout', 'said')"
+    program = "from superadam_lab.disk import write_text; write_text('/dev/stdout', 'said')"
     assert copies.check("-c", program) == b"said"
 
 
@@ -156,4 +156,4 @@ def test_nothing_in_the_package_is_written_in_another_way():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and writes(node)
     }
-    assert found == {"checkpoint/disk.py"}
+    assert found == {"disk.py"}
