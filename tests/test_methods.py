@@ -501,7 +501,7 @@ def test_a_checkpoint_of_torch_for_a_method_that_torch_does_not_have():
 
 
 NO_COUNTERPART = {
-    "default": lambda x: SuperAdam([x]),
+    "without a method": lambda x: SuperAdam([x], matrix="Yogi"),
     "yogi": lambda x: create("yogi", [x]),
     "variance reduction": lambda x: create("adamw", [x], tau=1.0),
     "gradients taken ahead": lambda x: create("adamw_ahead", [x]),
