@@ -1,4 +1,4 @@
-"""Any composition is Algorithm 1 with these parts, and a part of one's own is as good as one of ours."""
+"""Every diagonal and scalar matrix has its formula, in any composition; so has a matrix of one's own."""
 
 import copy
 import dataclasses
