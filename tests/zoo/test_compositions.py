@@ -35,6 +35,7 @@ class NamedLast(matrices.Matrix):
     buffers = ("last",)
 
 
+STAGES = {"estimator": "Summed", "iterate": "Staged"}
 REFUSED = {
     "storm-diagonal": ({"matrix": "SecondMoment", "schedule": "Storm"}, "one learning rate for all coordinates"),
     "storm-lbfgs": ({"matrix": "DampedLBFGS", "schedule": "Storm"}, "one learning rate for all coordinates"),
@@ -51,29 +52,33 @@ REFUSED = {
         "must be known before the next gradient",
     ),
     "staged-scalar": (
-        {"estimator": "Staged", "matrix": "GradientNorm", "schedule": schedules.Constant(alpha=1.0)},
+        {
+            "estimator": "Summed",
+            "iterate": "Staged",
+            "matrix": "GradientNorm",
+            "schedule": schedules.Constant(alpha=1.0),
+        },
         "GradientNorm is shared by all",
     ),
     "staged-lbfgs": (
-        {"estimator": "Staged", "matrix": "DampedLBFGS", "schedule": schedules.Constant(alpha=1.0)},
+        {
+            "estimator": "Summed",
+            "iterate": "Staged",
+            "matrix": "DampedLBFGS",
+            "schedule": schedules.Constant(alpha=1.0),
+        },
         "DampedLBFGS is shared by all",
     ),
-    "staged-paper": ({"estimator": "Staged", "matrix": "AdaGrad", "schedule": "Paper"}, "so μ must be 1"),
+    "staged-paper": (
+        {**STAGES, "matrix": "AdaGrad", "schedule": "Paper"},
+        "so μ must be 1",
+    ),
     "staged-mu": (
-        {"estimator": "Staged", "matrix": "AdaGrad", "schedule": schedules.Constant(mu=0.5)},
+        {**STAGES, "matrix": "AdaGrad", "schedule": schedules.Constant(mu=0.5)},
         "so μ must be 1",
     ),
     "tau-and-estimator": ({"tau": 1.0, "estimator": "Corrected"}, "not both"),
     "clip-estimate-norm": ({"clip": 1.0, "matrix": "EstimateNorm"}, "divides g by its own norm"),
-    "capturable-staged": (
-        {
-            "estimator": "Staged",
-            "matrix": "AdaGrad",
-            "schedule": schedules.Constant(alpha=1.0),
-            "capturable": True,
-        },
-        "by the step count on the host",
-    ),
     "buffer-g": ({"matrix": NamedG()}, "the state name g is already used"),
     "buffer-x": ({"matrix": NamedX()}, "the state name x is already used"),
     "buffer-params": ({"matrix": NamedParams()}, "the state name params is already used"),
@@ -317,14 +322,6 @@ def test_half_steps_equal_the_closure_loop(foreach):
             points, last = train(problem, opt, params, samples, half_steps=half_steps)
             ends.append(torch.stack([*points, last]))
         assert torch.equal(*ends), name
-
-
-def test_the_nesterov_weights_on_the_device_are_those_on_the_host():
-    estimator = estimators.NesterovAdam(0.9, 0.01)
-    steps = [1, 2, 30, 436, 437, 438, 10_000]
-    tensors = estimator.weights(torch.tensor(steps, dtype=torch.float64))
-    for i in range(2):
-        equal(tensors[i], torch.tensor([estimator.weights(t)[i] for t in steps], dtype=torch.float64))
 
 
 def test_lion_is_variance_reduced_when_asked():

@@ -563,8 +563,7 @@ def test_restart_begins_as_the_method_does(name, options):
 
 
 @pytest.mark.parametrize("foreach", [False, True], ids=["per-tensor", "foreach"])
-@pytest.mark.parametrize("capturable", [False, True], ids=["host", "capturable"])
-def test_storms_weight_for_a_parameter_that_joins_late(foreach, capturable):
+def test_storms_weight_for_a_parameter_that_joins_late(foreach):
     """Every parameter counts its own steps: its first gradient is its g, whatever the others' step count is."""
     a, b = (torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True) for _ in range(2))
     matrix = matrices.AccumulatedNorm(1 / 3, omega=50.0)
@@ -575,7 +574,6 @@ def test_storms_weight_for_a_parameter_that_joins_late(foreach, capturable):
             matrix=matrix,
             schedule=schedules.Storm(c=1.0),
             foreach=foreach,
-            capturable=capturable,
         )
         for n in range(4):
             opt.zero_grad()
@@ -595,7 +593,7 @@ class StateOf:
         self.__dict__.update(opt.state[p])
 
 
-@pytest.mark.parametrize("how", [{}, {"foreach": False}, {"capturable": True}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"foreach": False}], ids=str)
 @pytest.mark.parametrize("rows", [1, 2])
 def test_adam_mini_is_adam_with_the_mean_of_a_block(rows, how):
     torch.manual_seed(0)
