@@ -32,6 +32,8 @@ NO_TAU = {
     "adamw_ahead",
     "super_adam_plus",
 }
+
+
 def build(name, params, tau, **options):
     options = {**DEFAULTS.get(name, {}), **options}
     if name == "storm":

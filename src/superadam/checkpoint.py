@@ -226,6 +226,12 @@ def _write(path: PathLike, content: Any) -> None:
         if path.exists():
             shutil.copymode(path, new)
         os.replace(new, path)
+    except FileNotFoundError:
+        if not path.parent.exists():
+            raise
+        raise RuntimeError(
+            f"{path} was not saved: another process saves to it. Call save_checkpoint() on rank 0 only."
+        ) from None
     except BaseException:
         new.unlink(missing_ok=True)
         raise

@@ -167,8 +167,8 @@ class Composition(NamedTuple):
             return f"{type(self.estimator).__name__} takes more than an average of gradients"
         others: list[Part | None] = [self.stepsize, self.penalty, None if type(self.iterate) is Plain else self.iterate]
         others.append(None if type(self.schedule).weight_of is Schedule.weight_of else self.schedule)
-        clips = self.constraint is None or (self.constraint.separable and self.constraint.elementwise)
-        others.append(None if clips else self.constraint)  # a subclass of a box may do more
+        X = self.constraint  # a box of the user's own may do more than to clip
+        others.append(None if X is None or (X.separable and type(X).__module__.startswith("superadam.")) else X)
         return next((f"not with {type(part).__name__}" for part in others if part is not None), None)
 
     def compile_objection(self, options: dict[str, Any]) -> str | None:
@@ -354,8 +354,8 @@ def missing_kernel(plan: Plan) -> None:
     if plan.group["fused"] and reasons and None not in reasons:
         way = "torch.compile" if plan.group["compile"] else "torch's other operations"
         warn(
-            f"fused=True: torch has no fused kernel for this composition ({reasons[0]}): the lines are run by {way}, as "
-            "without fused=True."
+            f"fused=True: torch has no fused kernel for this composition ({reasons[0]}): the lines are run by {way}, "
+            "as without fused=True."
         )
 
 

@@ -99,7 +99,9 @@ def known(kind):
 
 
 def test_every_matrix_and_every_set_is_here():
-    of_tensors = {matrix for matrix in known(matrices.Matrix) if issubclass(matrix, matrices.base.OfTensors | matrices.Joint)}
+    of_tensors = {
+        matrix for matrix in known(matrices.Matrix) if issubclass(matrix, matrices.base.OfTensors | matrices.Joint)
+    }
     assert {type(matrix) for matrix in MATRICES.values()} == of_tensors
     assert {type(part) for part in PARTS.values()} == known(sets.ConvexSet) | known(penalties.Penalty)
 

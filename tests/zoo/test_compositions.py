@@ -35,6 +35,7 @@ class NamedLast(matrices.Diagonal):
     buffers = ("last",)
 
 
+STAGES = {"estimator": "Summed", "iterate": "Staged"}
 REFUSED = {
     "storm-diagonal": ({"matrix": "SecondMoment", "schedule": "Storm"}, "one learning rate for all coordinates"),
     "storm-lbfgs": ({"matrix": "DampedLBFGS", "schedule": "Storm"}, "one learning rate for all coordinates"),
@@ -69,11 +70,11 @@ REFUSED = {
         "DampedLBFGS is shared by all",
     ),
     "staged-paper": (
-        {"estimator": "Summed", "iterate": "Staged", "matrix": "AdaGrad", "schedule": "Paper"},
+        {**STAGES, "matrix": "AdaGrad", "schedule": "Paper"},
         "so μ must be 1",
     ),
     "staged-mu": (
-        {"estimator": "Summed", "iterate": "Staged", "matrix": "AdaGrad", "schedule": schedules.Constant(mu=0.5)},
+        {**STAGES, "matrix": "AdaGrad", "schedule": schedules.Constant(mu=0.5)},
         "so μ must be 1",
     ),
     "tau-and-estimator": ({"tau": 1.0, "estimator": "Corrected"}, "not both"),

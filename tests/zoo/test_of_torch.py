@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from pairs import pairs
-from problems import Stochastic, equal
+from problems import Stochastic, equal, train
 from superadam import SuperAdam, create, estimators, iterates, matrices, schedules, sets, stepsizes, zoo
-from ways import result, tiny
 
 
 def sgd_pair(**options):
@@ -127,8 +126,6 @@ def test_defaults_are_torchs():
 STEPS = 40
 
 SAMPLES = list(range(STEPS))
-
-assert tiny  # a fixture is used by its name
 
 ADAFACTOR = [
     {},
