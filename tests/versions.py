@@ -6,7 +6,6 @@ import sys
 import pytest
 import torch
 
-
 # FSDP2 records events, which the streams of a CPU have since torch 2.7.
 FSDP2_ON_CPUS = hasattr(torch.cpu.Stream, "record_event")
 

@@ -277,7 +277,8 @@ CASES = {"GradientNorm": "2", "BarzilaiBorwein": "3", "BeliefNorm": "4b"}
 def test_every_matrix_of_this_kind_is_drawn():
     """All but those that are not diagonal, and H → 0, which has tests of its own."""
     known = {name for name, part in matrices.Matrix._names.items() if name in matrices.__all__}
-    diagonal = {name for name in known - {"ByShape", "Zero"} if getattr(matrices, name).is_diagonal and not getattr(matrices, name).per_tensor}
+    kinds = {name: getattr(matrices, name) for name in known - {"ByShape", "Zero"}}
+    diagonal = {name for name, kind in kinds.items() if kind.is_diagonal and not kind.per_tensor}
     assert set(RULES) | set(CASES) == diagonal == set(MATRICES)
 
 
@@ -486,9 +487,7 @@ def test_a_matrix_of_ones_own_equals_the_reference(kind, tau, half_steps, foreac
         check_against_reference(options, tau, run, split, half_steps=half_steps, problem=problem)
 
 
-@pytest.mark.parametrize(
-    ("kind", "tau", "half_steps", "foreach"), pairs(OWN, [0.0, 1.0], [False, True], [False, True])
-)
+@pytest.mark.parametrize(("kind", "tau", "half_steps", "foreach"), pairs(OWN, [0.0, 1.0], [False, True], [False, True]))
 def test_a_matrix_of_ones_own_can_be_saved_halfway(kind, tau, half_steps, foreach):
     problem = Stochastic()
     options = {"lr": 0.1, "tau": tau, "matrix": OWN[kind][0], "foreach": foreach}

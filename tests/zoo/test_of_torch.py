@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from pairs import pairs
-from problems import Stochastic, equal, train
+from problems import Stochastic, equal
 from superadam import SuperAdam, create, estimators, iterates, matrices, schedules, sets, stepsizes, zoo
+from ways import result, tiny
+
+assert tiny  # a fixture is used by its name
 
 
 def sgd_pair(**options):

@@ -77,8 +77,10 @@ class ScheduleFree(Iterate):
         s.x.sub_(s.lead)
         s.lead.div_(self.beta).add_(s.x)  # x_t
 
-    def before_decay(self, s: Bucket, share: Scalar) -> None:
-        add_scaled(s.x, s.lead - s.x, self.beta * share / (share - 1))  # times 1 - share: - share (y - z)
+    def decay(self, s: Bucket, share: Scalar) -> None:
+        ahead = s.lead - s.x  # x_t - z_t, and y_t = z_t + β (x_t - z_t)
+        s.x.mul_(1 - share)
+        add_scaled(s.x, ahead, -self.beta * share)
 
     def moved(self, s: Bucket) -> None:
         mix(s.lead, s.x.to(s.one.dtype), s.number("c"))

@@ -57,11 +57,12 @@ class Iterate(Part, kind="iterate"):
         """Return a factor of the learning rate."""
         return 1.0
 
-    def before_decay(self, s: Bucket, share: Scalar) -> None:
-        """Before a move without a set or a penalty, whose decoupled weight decay subtracts `share` of `s.x`.
+    def decay(self, s: Bucket, share: Scalar) -> None:
+        """Take the decoupled weight decay of a move without a set or a penalty, which subtracts `share` of a point.
 
-        For an iterate whose weight decay acts at another point than the one where the move starts.
+        Override it for an iterate whose weight decay acts at another point than `s.x`, where the move starts.
         """
+        s.x.mul_(1 - share)
 
     def age(self, t: Any) -> Any:
         """Return the step count that the estimator and the matrix use."""
