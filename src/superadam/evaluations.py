@@ -483,7 +483,7 @@ def _total(data: Any) -> int:
 
 
 def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator[T, None, None]:
-    samples, before, batch = iter(loader), _evaluations(), None
+    samples, before = iter(loader), _standing()
     while micro_batches := list(itertools.islice(samples, accumulate)):
         batch, replay, met, due = Batch(), Replay(), Buffers(), _is_due()
         with _lock:
@@ -502,18 +502,24 @@ def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator
                 for i, micro_batch in enumerate(micro_batches):
                     half = Half(batch, second, i + 1, len(micro_batches), replay)
                     yield from _turn(micro_batch, half, place, loader, accumulate)
-    if batch is not None and before and before == _evaluations():
+    alive = [(opt, n, used) for ref, n, used in before if (opt := ref()) is not None]
+    stepped = any(opt.gradient_evaluations != n for opt, n, _ in alive)
+    if not stepped and not here.halves and any(used.newer(opt._parameters()) is not None for opt, _, used in alive):
         warn(
-            "A `twice` loop has ended without a step(): every batch came twice, and no optimizer that takes two "
-            "gradients of a batch has used them. Call opt.step() in both turns, or loop over the loader itself."
+            "A `twice` loop has ended without a step(): every batch came twice, and no optimizer has used its "
+            "gradients. Call opt.step() in both turns, or loop over the loader itself."
         )
 
 
-def _evaluations() -> list[int]:
-    """Return how many gradients each optimizer has had, of those that take two of a batch."""
+def _standing() -> list[tuple[Any, int, UsedGradients]]:
+    """Return how many gradients each optimizer has had, and which there are now, of those that take two of a batch."""
     with _lock:
         optimizers = list(_optimizers)
-    return [opt.gradient_evaluations for opt in optimizers if opt.two_point]
+    return [
+        (weakref.ref(opt), opt.gradient_evaluations, UsedGradients(opt._parameters()))
+        for opt in optimizers
+        if opt.two_point
+    ]
 
 
 def _turn(micro_batch: T, half: Half, place: list[Half], loader: object, accumulate: int) -> Generator[T, None, None]:

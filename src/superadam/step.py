@@ -229,7 +229,7 @@ def _free_move(s: Bucket, gamma: Any) -> None:
     """Take lines 9 and 10 for X = R^d and h = 0: x_{t+1} = x_t - γ μ_t H_t⁻¹ g_t."""
     eta, g = gamma * s.mu, s.estimate if s.estimator.blends else s.g
     if s.decay != 0:
-        s.iterate.decay(s, eta * s.decay)
+        s.iterate.take_decay(s, eta * s.decay)
     if s.direction is None and not (s.watches or s.matrix.per_tensor):
         s.matrix.descend(s, s.x, g, eta)
     else:

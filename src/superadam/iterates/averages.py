@@ -77,7 +77,7 @@ class ScheduleFree(Iterate):
         s.x.sub_(s.lead)
         s.lead.div_(self.beta).add_(s.x)  # x_t
 
-    def decay(self, s: Bucket, share: Scalar) -> None:
+    def take_decay(self, s: Bucket, share: Scalar) -> None:
         ahead = s.lead - s.x  # x_t - z_t, and y_t = z_t + β (x_t - z_t)
         s.x.mul_(1 - share)
         add_scaled(s.x, ahead, -self.beta * share)

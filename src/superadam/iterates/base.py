@@ -57,7 +57,7 @@ class Iterate(Part, kind="iterate"):
         """Return a factor of the learning rate."""
         return 1.0
 
-    def decay(self, s: Bucket, share: Scalar) -> None:
+    def take_decay(self, s: Bucket, share: Scalar) -> None:
         """Take the decoupled weight decay of a move without a set or a penalty, which subtracts `share` of a point.
 
         Override it for an iterate whose weight decay acts at another point than `s.x`, where the move starts.
