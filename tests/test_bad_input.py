@@ -379,6 +379,7 @@ def test_step_after_a_loop_that_raised_is_refused():
         setup.opt.step()
 
 
+@pytest.mark.filterwarnings("ignore:A `twice` loop has ended without")
 def test_second_without_first_is_refused():
     setup = Setup()
     for n, i in enumerate(twice([3])):

@@ -321,7 +321,8 @@ def _bucket(opt: Any, plan: Any, params: list[Tensor], with_grad: bool, moves: b
     own["long"] = own["may_cut"] and first.device.type == "cpu" and sum([x.numel() for x in own["x"].tensors]) > SMALL
     gamma = states[0]["gamma"] if phase == PENDING else plan.group["lr"]
     if isinstance(gamma, Tensor):
-        gamma = float(gamma) if gamma.device.type == "cpu" else gamma.reshape(()).to(first.device)
+        read = phase != PENDING and gamma.device.type == "cpu"
+        gamma = float(gamma) if read else gamma.reshape(()).to(first.device)
     own["gamma"] = gamma if phase == PENDING or own["rate"] == 1 else gamma * own["rate"]
     return Bucket(**own)
 

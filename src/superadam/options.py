@@ -436,6 +436,7 @@ OF_TORCH = {
     "amsgrad": 'create("amsgrad", params), or matrix=AMSGrad(beta=…, lam=…)',
     "rho": 'create("adadelta", params, rho=…), or matrix=AdaDelta(rho=…, eps=…)',
     "lr_decay": 'create("adagrad", params, lr_decay=…), or schedule=Constant(decay=…)',
+    "differentiable": "it out: superadam takes no gradient through a step; torch.optim's optimizers do",
     "initial_accumulator_value": 'create("adagrad", params, initial_accumulator_value=…), or matrix=AdaGrad(v_0=…)',
 }
 # Options of parts, and what to write instead.

@@ -89,9 +89,10 @@ def absorb(buckets: list[Bucket], within: dict[Tensor, Any], shared: dict[Any, d
     if waiting:
         _all_together(waiting, sums, shared)
     for s in buckets:
+        gamma = s.gamma.clone() if isinstance(s.gamma, Tensor) else s.gamma  # schedulers write into a tensor lr
         for state in s.states:
             if not s.moves:
-                state["gamma"] = s.gamma
+                state["gamma"] = gamma
             state["phase"] = READY if s.moves else PENDING
 
 
@@ -267,7 +268,7 @@ def newest(s: Bucket) -> TensorList:
     """Return the newest gradient of the minimised function, and keep it as `s.grad`."""
     if s.grads is None:
         return TensorList([])
-    grad = TensorList([g.to(state_dtype(g)) for g in s.grads] if s.wide else s.grads)
+    grad = TensorList([g.to(s.dtype) for g in s.grads] if s.wide else s.grads)
     if s.group["maximize"]:
         grad = -grad
     if s.decay_in_gradient != 0:

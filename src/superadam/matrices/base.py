@@ -41,6 +41,12 @@ class Matrix(Part, kind="matrix"):
     In every step the optimizer calls `update` with the newest gradient; then, if there are scalars, `measure` for sums
     over the given coordinates, adds these up over all parameters and processes, and calls `reduce` with the totals;
     then `solve`, `H` or `eigen` for line 9.
+
+    >>> from superadam import matrices
+    >>> isinstance(matrices.Yogi(), matrices.Diagonal), isinstance(matrices.GradientNorm(), matrices.Scalar)
+    (True, True)
+    >>> isinstance(matrices.SOAP(), matrices.PerTensor), isinstance(matrices.DampedLBFGS(), matrices.Joint)
+    (True, True)
     """
 
     scalars: ClassVar[tuple[str, ...]] = ()
@@ -209,6 +215,23 @@ class Scalar(Matrix, abstract=True):
     r"""$H_t = b_t I$: one learning rate for all coordinates. A subclass defines `scalars`, `measure`, `reduce` and `H`.
 
     The norms and inner products of `measure` are taken over all param groups with an equal matrix.
+
+    >>> import torch
+    >>> from superadam.matrices import norm2
+    >>> class SummedNorms(Scalar):
+    ...     scalars = ("total",)
+    ...     def measure(self, s, grad):
+    ...         return (norm2(grad),)
+    ...     def reduce(self, s, totals):
+    ...         s.total += totals[0]
+    ...     def H(self, s):
+    ...         return s.total.sqrt() + 1e-8
+    >>> from superadam import SuperAdam
+    >>> x = torch.zeros(2, requires_grad=True)
+    >>> x.grad = torch.tensor([3.0, 4.0])
+    >>> SuperAdam([x], lr=1.0, matrix=SummedNorms()).step()
+    >>> x.detach()
+    tensor([-0.6000, -0.8000])
     """
 
     is_diagonal = True
@@ -302,7 +325,14 @@ class OfTensors(Matrix, abstract=True):
 
 
 class Joint(Matrix, abstract=True):
-    """One matrix over all parameters of all groups that have it. `solve` gets a bucket of all of them."""
+    """One matrix over all parameters of all groups that have it. `solve` gets a bucket of all of them.
+
+    >>> class Doubled(Joint):
+    ...     def solve(self, s, g):
+    ...         return g * 2
+    >>> Doubled().joint
+    True
+    """
 
     joint = True
 
