@@ -3,7 +3,7 @@
 python scripts/gpu_check.py [--device cuda] [--parameters 25000000]
 
 It prints one block, to paste into an issue. It has been run with --device cpu only: nobody has run it on a GPU yet. The
-rows with compile=True run torch.compile, which takes most of the time; on a GPU it needs triton, which torch brings along.
+rows with compile=True run torch.compile, which takes most of the time; on a GPU it needs triton, part of torch.
 
 Each row of the first part has a tolerance of its own, in units of the learning rate times the steps: how far two
 devices may differ that round differently.
@@ -73,7 +73,7 @@ def correctness(device):
         def wide(where, o=o, **more):
             return trained(lambda model: SuperAdam(model, lr=LR, **o, **more), where, width=8192)
 
-        yield compared(name, lambda: wide(device, compile=True), lambda: wide("cpu"))  # noqa: B023
+        yield compared(name, lambda: wide(device, compile=True), lambda: wide("cpu"))
 
 
 def compared(name, there, here, tol=USUAL):

@@ -68,8 +68,9 @@ def watched(least):
     """A context in which steps tell how long their halves take."""
     stack = ExitStack()
     for name, label in (("to_next_point", "move, and q into g"), ("absorb", "gradient into g and H")):
+        inner = getattr(step, name)
 
-        def timed(*args, inner=getattr(step, name), label=label):
+        def timed(*args, inner=inner, label=label):
             least.tell(label, seconds(lambda: inner(*args)))
 
         stack.enter_context(mock.patch.object(step, name, timed))

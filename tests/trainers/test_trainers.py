@@ -145,13 +145,6 @@ def test_options_of_lightning_equal_the_plain_loop(accumulate):
 
 
 @of_lightning
-def test_clipping_by_lightning_of_two_gradients_is_told():
-    train = program("lightning_automatic").train
-    with pytest.warns(UserWarning, match="gradient_clip_val.*Turn this clipping off and use clip="):
-        train(net(), TensorDataset(*data(35)), tau=1.0, size=5, gradient_clip_val=0.1)
-
-
-@of_lightning
 @pytest.mark.parametrize("tau", [0.0, 1.0])
 def test_manual_optimization_with_micro_batches_equals_the_plain_loop(tau):
     module = program("lightning_manual").train(net(), TensorDataset(*data(35)), tau=tau, size=5, accumulate=2, clip=0.1)

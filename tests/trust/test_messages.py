@@ -47,7 +47,11 @@ def test_a_checkpoint_with_another_number_of_groups():
         SuperAdam(net.parameters()).load_state_dict(saved)
 
 
-@pytest.mark.parametrize("build", [SuperAdam, lambda net: create("super_adam_plus", net)], ids=["default", "plus"])
+@pytest.mark.parametrize(
+    "build",
+    [lambda net: SuperAdam(net, matrix="Yogi"), lambda net: create("super_adam_plus", net)],
+    ids=["Yogi", "plus"],
+)
 def test_a_checkpoint_of_torch(build):
     net = nn.Linear(3, 2)
     saved = trained(lambda net: torch.optim.AdamW(net.parameters()), net)

@@ -59,7 +59,7 @@ def weights(path):
 
 
 def numbers(path):
-    """Of each evaluation, all that does not depend on time, nor on the share of a batch: the monitor's loss is of that."""
+    """Of each evaluation, all that does not depend on time, nor, as the monitor's loss, on the share of a batch."""
     found = [{**row, **row["monitor"]} for row in rows(path)]
     return [{k: v for k, v in row.items() if k not in ("seconds", "monitor", "alarms", "loss")} for row in found]
 
