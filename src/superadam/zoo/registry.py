@@ -15,7 +15,7 @@ from superadam.iterates import Iterate
 from superadam.matrices import Matrix
 from superadam.methods import METHODS, Method, Parts, Twin, plain
 from superadam.optimizer import SuperAdam
-from superadam.options import instead_of
+from superadam.options import OF_PARTS, OF_TORCH, instead_of
 from superadam.parts import nearest
 from superadam.penalties import Penalty
 from superadam.schedules import BiasCorrected, Constant, Schedule
