@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from superadam.parts import Part, check
-from superadam.sets.base import _NEEDS_SCALAR, ConvexSet, _scalar_matrices, metric_objection
+from superadam.sets.base import _NEEDS_SCALAR, ConvexSet, _scalar_matrices, metric_objection, outside
 
 __all__ = ["Penalty", "check_weight", "combined_argmin", "pair_objection"]
 
@@ -49,6 +49,10 @@ class Penalty(Part, kind="penalty"):
             name = type(matrix).__name__
             reason = f"{type(self).__name__} {_NEEDS_SCALAR}, and {name} has many; {_scalar_matrices()}"
         return reason or pair_objection(others.constraint, self)
+
+    def misfit(self, x: Tensor) -> str | None:
+        """Return why the penalty is not one for tensors like x, or None."""
+        return outside(self, x)
 
     def in_rows(self, x: Tensor) -> bool:
         """Whether h is a sum over the x[i], so that x can be split along its first dimension."""

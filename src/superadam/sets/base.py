@@ -95,13 +95,15 @@ class ConvexSet(Part, kind="constraint"):
         """Whether every x[i] has its own set, so that x can be split along its first dimension."""
         return False
 
+    def misfit(self, x: Tensor) -> str | None:
+        """Return why the set is not one for tensors like x, or None."""
+        return outside(self, x)
+
     def entry(self, x: Tensor) -> Tensor:
-        """The feasible point nearest to x, where training starts. Refuses a tensor that the set is not for."""
-        for_others = "give the set to a param group of the parameters that it is for"
-        try:
-            point = self.argmin(x, 1.0)
-        except IndexError as error:
-            raise ValueError(f"{self} does not fit shape {tuple(x.shape)} ({error}): {for_others}") from error
+        """Return the feasible point nearest to x, where training starts. Refuse a tensor that the set is not for."""
+        if reason := self.misfit(x):
+            raise ValueError(reason)
+        point = self.argmin(x, 1.0)
         if point.shape != x.shape:
             shapes = f"{tuple(point.shape)} for {tuple(x.shape)}"
             raise ValueError(f"{type(self).__name__}.argmin must return the shape of y, and returned {shapes}")
@@ -152,9 +154,11 @@ def metric_objection(part: Any, others: Any) -> str | None:
     return None
 
 
-def shape_objection(part: Any, matrix: Matrix, x: Tensor) -> str | None:
-    """The reason why line 9 has no known solution for a tensor like x, or None: rotations must map slices to
+def shape_objection(part: Any, matrix: Any, x: Tensor) -> str | None:
+    """Return the reason why line 9 has no known solution for a tensor like x, or None. Rotations must map slices to
     themselves."""
+    if reason := part.misfit(x):
+        return str(reason)
     if matrix.is_diagonal or part.needs != "eigen":
         return None
     mixed, dim = matrix.mixes(x), getattr(part, "group", getattr(part, "dim", None))
@@ -164,9 +168,25 @@ def shape_objection(part: Any, matrix: Matrix, x: Tensor) -> str | None:
         along = " and ".join(map(str, mixed))
         return (
             f"{part} has slices along dim={dim}, and {matrix} mixes the coordinates of a tensor of shape "
-            f"{tuple(x.shape)} along {along}, so that line 9 is not known: use slices that hold {along} in full, as "
-            "dim=None does, or a matrix with one side (one_sided_above=0 takes the smaller one)"
+            f"{tuple(x.shape)} along {along}, so that line 9 is not known: give these parameters a diagonal matrix in "
+            f"a param group, {{'params': …, 'matrix': 'SecondMoment', '{part._kind}': …}}, or use slices that hold "
+            f"{along} in full, as dim=None does"
         )
+    return None
+
+
+def outside(part: Any, x: Tensor) -> str | None:
+    """Return an error message if the slices of a part run along dimensions that x has not."""
+    n = max(x.dim(), 1)
+    for name in ("dim", "group"):
+        axes = getattr(part, name, None)
+        if isinstance(axes, int | tuple) and not all(-n <= i < n for i in dims(x, axes)):
+            return (
+                f"{part} does not fit shape {tuple(x.shape)}: it has slices along {name}={axes}. Give it to a param "
+                f"group of the parameters that it is for: [{{'params': [p for p in model.parameters() if p.dim() > "
+                f"{x.dim()}], '{part._kind}': …}}, {{'params': [p for p in model.parameters() if p.dim() <= "
+                f"{x.dim()}]}}]"
+            )
     return None
 
 
