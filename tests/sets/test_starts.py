@@ -69,9 +69,8 @@ def test_any_start_gives_the_answer_of_a_cold_start(name, problems):
         dtype, r = (torch.float32, torch.float64)[k % 2], 10 ** (4 * float(uniform(1)) - 2)
         part, spread = PARTS[name](r), int(4 * uniform(1)) * (1 if few > 1 else 2)
         y = r * 10 ** (4 * float(uniform(1)) - 2) * torch.randn(4, 5, generator=generator, dtype=torch.float64)
-        y = (y * (uniform(4, 5) < (0.5, 1.0, 1.0)[k % 3]) * 10 ** (4 * float(uniform(1)) * (uniform(4, 5) - 0.5))).to(
-            dtype
-        )
+        y = y * (uniform(4, 5) < (0.5, 1.0, 1.0)[k % 3])
+        y = (y * 10 ** (4 * float(uniform(1)) * (uniform(4, 5) - 0.5))).to(dtype)
         d = 10 ** (spread * (uniform(4, 5) - 0.5) + 8 * uniform(1) - 4).to(dtype)
         cold = part.argmin(y, d)
         own = torch.zeros(part.root_shape(y), dtype=dtype)
