@@ -11,5 +11,5 @@ set -eu
 : "${STORAGE:?the database, as in --storage of superadam compare}"
 : "${STUDY:?the name of its folder, as in --out}"
 export OMP_NUM_THREADS=1
-exec "${SUPERADAM:-superadam}" worker "$STORAGE" "$STUDY" \
+exec "${SUPERADAM:-superadam}" worker "$STORAGE" "$STUDY" --trust \
     ${TASK_FILE:+--task-file "$TASK_FILE"} ${DATA_DIR:+--data-dir "$DATA_DIR"}

@@ -2,7 +2,9 @@
 
 import importlib
 import json
+import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,9 @@ def test_the_lab_needs_the_optimizer_of_its_own_version():
     assert core["version"] == lab["version"]
     assert f"superadam=={core['version']}" in lab["dependencies"]
     assert set(core["optional-dependencies"]) & {"lab", "postgres", "tensorboard"} == set()
+
+
+def test_the_module_is_the_command():
+    """`torchrun -m superadam_lab` starts it."""
+    made = subprocess.run([sys.executable, "-m", "superadam_lab", "--version"], capture_output=True, text=True)
+    assert made.stdout == f"superadam {version('superadam')}\n"

@@ -1,7 +1,9 @@
 """`superadam train`, `resume`, `plot`, `tasks` and `methods`."""
 
 import json
+import os
 import re
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -11,7 +13,7 @@ from superadam import zoo
 from superadam_lab import tasks
 from superadam_lab.cli import app
 from superadam_lab.runs import plots
-from superadam_lab.runs.folders import rows
+from superadam_lab.runs.folders import Config, Folder, rows
 
 
 @pytest.fixture
@@ -80,6 +82,59 @@ def test_losses_over_more_than_a_factor_of_ten_have_a_logarithmic_axis(losses, s
     curve = plots.Curve("mine", {"epoch": [0.0, 1.0], "train_loss": losses, "train_accuracy": [0.01, 0.9]})
     assert plots.scale([curve], "train_loss") == scale
     assert plots.scale([curve], "train_accuracy") == "linear"
+
+
+MINE = """
+import pathlib, torch
+pathlib.Path(__file__).with_name("ran").touch()
+def mine(params, lr):
+    return torch.optim.SGD(params, lr)
+"""
+
+
+def sent(folder, method):
+    """A run that somebody sent, which is not begun."""
+    return Folder.new(folder, Config("digits-mlp", method=method, scale="tiny", options={"lr": 0.01}, epochs=1)).path
+
+
+@pytest.mark.parametrize("method", ["{}/mine.py:mine", "os:system", "torch.optim:os.system", "torch.hub.load"])
+def test_a_folder_that_somebody_sent_runs_no_code_unasked(command, tmp_path, monkeypatch, method):
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.setattr(os, "system", lambda *args: pytest.fail("called"))
+    place = method.format(tmp_path)
+    folder = sent(tmp_path / "sent", place)
+    refused = command("resume", str(folder))
+    assert refused.exit_code == 2
+    assert f"{folder / 'config.json'} names code that would run here: {place}." in refused.stderr
+    assert "add --trust" in refused.stderr
+    assert not (tmp_path / "ran").exists()
+    if method.endswith("mine"):
+        assert command("resume", str(folder), "--trust").exit_code == 0
+        assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_somebody_at_a_terminal_is_asked_whether_the_code_of_a_folder_may_run(command, tmp_path, monkeypatch, answer):
+    (tmp_path / "mine.py").write_text(MINE)
+    folder, asked = sent(tmp_path / "sent", f"{tmp_path}/mine.py:mine"), []
+    monkeypatch.setattr("superadam_lab.user_code.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr("typer.confirm", lambda text: asked.append(text) or answer)
+    assert command("resume", str(folder)).exit_code == (0 if answer else 2)
+    assert "mine.py:mine. Run it?" in asked[0]
+    assert (tmp_path / "ran").exists() is answer
+
+
+def test_optimizers_of_torch_need_no_trust(command, tmp_path):
+    assert command("resume", str(sent(tmp_path / "sent", "torch.optim.NAdam"))).exit_code == 0
+
+
+@pytest.mark.parametrize("out", ["", " ", "\udcff"])
+@pytest.mark.parametrize("args", [("train", "nmf"), ("compare", "nmf"), ("leaderboard", "x"), ("report", "x")])
+def test_a_path_that_is_empty_or_not_utf_8_is_refused_before_anything_is_written(command, tmp_path, args, out):
+    result = command(*args, "--out", out)
+    assert result.exit_code == 2
+    assert ("The path is empty" if not out.strip() else "is not UTF-8") in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

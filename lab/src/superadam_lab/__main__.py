@@ -27,3 +27,7 @@ def _stopped(number: int, frame: object) -> None:
     sys.stderr.write("Stopped.\n")
     sys.stderr.flush()
     os._exit(130)
+
+
+if __name__ == "__main__":  # torchrun starts the module
+    main()

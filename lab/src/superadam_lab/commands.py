@@ -16,10 +16,12 @@ from superadam import zoo
 from superadam_lab.comparison import commands as comparing
 from superadam_lab.data import fetch
 from superadam_lab.methods.by_name import PAPER, make, value
+from superadam_lab.reading import path
 from superadam_lab.runs.folders import Config, Folder, Row
 from superadam_lab.runs.parallel import Processes, check_device, together
 from superadam_lab.runs.training import Run, Watcher
 from superadam_lab.tasks import SCALES, TASKS, Task, find
+from superadam_lab.user_code import check_trust
 
 __all__ = ["register"]
 
@@ -33,6 +35,9 @@ Sizes = Annotated[
 Evals = Annotated[int | None, typer.Option(min=1, help="Maximum number of gradient evaluations.")]
 Seconds = Annotated[float | None, typer.Option(min=0, help="Maximum training time in seconds.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `superadam train` made.")]
+
+
+Trust = Annotated[bool, typer.Option("--trust", help="Run the Python files and packages that the folder names.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -66,7 +71,9 @@ def train(
     every: Annotated[int | None, typer.Option(min=1, help="Also evaluate every N batches.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the data, for tasks that need it.")] = None,
     download: Annotated[bool, typer.Option("--download", help="First download the data into --data-dir.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: a new one in runs/.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=path, metavar="PATH", help="Folder of the run. Default: a new one in runs/.")
+    ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False,
     strategy: Annotated[
         str | None, typer.Option(help="Under torchrun: ddp (default) replicates the model, fsdp2 shards it.")
@@ -108,13 +115,22 @@ def train(
             _go(folder, processes, config)
 
 
-def resume(run: RunFolder, epochs: Epochs = None, budget_evals: Evals = None, budget_seconds: Seconds = None) -> None:
+def resume(
+    run: RunFolder,
+    epochs: Epochs = None,
+    budget_evals: Evals = None,
+    budget_seconds: Seconds = None,
+    trust: Trust = False,
+) -> None:
     """Resume a run that was stopped, or extend a finished one. The result is bit for bit that of an unbroken run.
+
+    A run with an optimizer of a file or of another package runs that code. You are asked before, or give --trust.
 
     Example: superadam resume runs/digits-mlp-super_adam-tau0-seed0 --epochs 40
     """
     folder = Folder(run)
     config = folder.read()
+    check_trust(folder.config, [config.method], trust=trust)
     with together(config.strategy, config.device) as processes, processes.holding(folder.lock):
         if epochs or budget_evals or budget_seconds:
             ends: dict[str, Any] = {"epochs": epochs, "budget_evals": budget_evals, "budget_seconds": budget_seconds}
@@ -124,7 +140,9 @@ def resume(run: RunFolder, epochs: Epochs = None, budget_evals: Evals = None, bu
 
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that `superadam train` made.")],
-    out: Annotated[Path, typer.Option(help="Output path, without the file extension.")] = Path("figure"),
+    out: Annotated[
+        Path, typer.Option(parser=path, metavar="PATH", help="Output path, without the file extension.")
+    ] = Path("figure"),
     format_: Annotated[
         list[str] | None, typer.Option("--format", help="Format: png, svg or html. Can be repeated. Default: all.")
     ] = None,
@@ -138,8 +156,8 @@ def plot(
     """
     from superadam_lab.runs import plots
 
-    for path in plots.plot(runs, out, format_ or plots.FORMATS, label or ()):
-        typer.echo(path)
+    for file in plots.plot(runs, out, format_ or plots.FORMATS, label or ()):
+        typer.echo(file)
 
 
 def tasks() -> None:

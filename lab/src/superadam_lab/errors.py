@@ -35,6 +35,7 @@ __all__ = [
     "ended",
     "nearest",
     "one_line",
+    "printable",
     "said",
 ]
 
@@ -85,7 +86,8 @@ def said(error: BaseException) -> tuple[int, str]:
 
 def _of_user(error: BaseException) -> str | None:
     """The message for an error that the user can fix; None for a bug."""
-    if (text := place_and(error)) is not None:
+    by_task_file = any(frame.tb_frame.f_code.co_filename in task_files for frame in _frames(error))
+    if (by_task_file or not deliberate(error)) and (text := place_and(error)) is not None:
         return text
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
@@ -149,5 +151,10 @@ def one_line(text: str) -> str:
     >>> one_line("a\\nb \\x1b[31m")
     'a b \\\\x1b[31m'
     """
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    shown = printable(text)
     return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
+
+
+def printable(text: str) -> str:
+    """Return the text in one line, without control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))

@@ -9,11 +9,26 @@ import typing
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["json_file", "json_of", "typed"]
+__all__ = ["json_file", "json_of", "path", "typed"]
 
 T = TypeVar("T")
 DEEPEST = 40  # levels: what copies or prints plain data recurses
 DIGITS = 18  # of an integer; one of more is a float, which no arithmetic overflows
+
+
+def path(text: str | Path) -> Path:
+    """Return the path of an option that is written to.
+
+    Empty texts and names that are not UTF-8 are refused: the first would be the working folder, the second cannot be
+    written into a file.
+    """
+    if not str(text).strip():
+        raise ValueError("The path is empty: expected the name of a folder or file; for the working folder, write .")
+    try:
+        str(text).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"The path {str(text)!a} is not UTF-8: expected another name") from None
+    return Path(text)
 
 
 def json_file(path: Path) -> Any:

@@ -6,6 +6,8 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import os
+import sys
 from collections.abc import Iterable
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import packages_distributions, version
@@ -13,10 +15,13 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import NamedTuple
 
-from superadam_lab.errors import place_and, task_files
+import torch
+import typer
+
+from superadam_lab.errors import place_and, printable, task_files
 from superadam_lab.methods.specs import read
 
-__all__ = ["described", "executed", "executing", "file_of", "own_code", "sources"]
+__all__ = ["check_trust", "described", "executed", "executing", "file_of", "own_code", "sources"]
 
 NAMED = ("superadam", "torch")
 """Their versions are in every report."""
@@ -66,6 +71,33 @@ def file_of(target: str) -> Path | None:
     """The file of a target such as my_file.py:Mine; None if it is a module."""
     place, colon, _ = target.rpartition(":")
     return Path(place) if colon and place.endswith(".py") else None
+
+
+def check_trust(found: str | Path, methods: Iterable[str], task_file: str | None = None, *, trust: bool) -> None:
+    """Raise an error if a folder or database names code that nobody has said may run.
+
+    Args:
+        found: where the names come from, for the message.
+        methods, task_file: the names.
+        trust: whether --trust was given. Without it, somebody at a terminal is asked.
+
+    torch's own optimizers need no trust: to build one runs no code that is not running already.
+    """
+    places = {place for method in methods for spec in read(method) for place in spec.places}
+    code = [*([task_file] if task_file else []), *sorted(p for p in places if not _of_torch(p))]
+    if trust or not code:
+        return
+    names = ", ".join(printable(name) for name in code)
+    told = f"{printable(str(found))} names code that would run here: {names}."
+    if sys.stdin.isatty() and "RANK" not in os.environ and typer.confirm(f"{told} Run it?"):
+        return
+    raise ValueError(f"{told} If you trust whoever wrote it, add --trust")
+
+
+def _of_torch(place: str) -> bool:
+    module, _, name = place.replace(":", ".").rpartition(".")
+    found = getattr(torch.optim, name, None) if module == "torch.optim" else None
+    return isinstance(found, type) and issubclass(found, torch.optim.Optimizer)
 
 
 def sources(methods: Iterable[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import resource
+import shutil
 import signal
 import socket
 import sqlite3
@@ -358,6 +359,46 @@ def test_a_comparison_that_goes_on_with_other_code_keeps_what_it_was_begun_with(
     assert "Runs were made with different versions of the code of superadam: a and b." in said
 
 
+def test_a_copied_or_renamed_folder_goes_on_and_loses_nothing(made, tmp_path):
+    """What is in a folder belongs to it, whatever its name; and no results.json is replaced by less."""
+    plan, results = made
+    folder = tmp_path / "first"
+    folder.mkdir()
+    alone(plan, folder / "comparison.db")  # under another name than the folder's
+    results.write(folder / "results.json")
+    folder.rename(tmp_path / "second")
+    again = engine.carry_out(plan, tmp_path / "second", jobs=0)
+    assert numbers(again) == numbers(results)
+    shutil.copytree(tmp_path / "second", tmp_path / "third")
+    more = small_plan(tmp_path, seeds=3)
+    more = dataclasses.replace(plan, report_seeds=more.report_seeds)
+    with pytest.raises(KeyboardInterrupt):
+        engine.carry_out(more, tmp_path / "third", jobs=0, listener=stopped)
+    assert len(Results.read(tmp_path / "third" / "results.json").records) == len(results.records)
+
+
+@pytest.mark.parametrize("database", ["gone", "empty"])
+def test_results_without_their_database_are_gone_on_with(made, tmp_path, database):
+    plan, results = made
+    results.write(tmp_path / "results.json")
+    if database == "empty":
+        (tmp_path / "comparison.db").touch()
+    more = dataclasses.replace(plan, report_seeds=[*plan.report_seeds, 7])
+    with pytest.raises(KeyboardInterrupt):
+        engine.carry_out(more, tmp_path, jobs=0, listener=stopped)
+    there = Results.read(tmp_path / "results.json")
+    assert numbers(there) == numbers(results)
+    assert there.plan.report_seeds == more.report_seeds
+    assert there.environment["earlier"][0]["report_seeds"] == plan.report_seeds
+    with pytest.raises(ValueError, match="differs in trials"):
+        engine.carry_out(dataclasses.replace(plan, trials=3), tmp_path, jobs=0)
+    assert numbers(Results.read(tmp_path / "results.json")) == numbers(results)
+
+
+def stopped(queue, records):
+    raise KeyboardInterrupt
+
+
 def test_who_extends_a_comparison_is_not_stopped_by_the_end_of_the_smaller_one(made, tmp_path):
     plan, _ = made
     half = dataclasses.replace(plan, report_seeds=plan.report_seeds[:1])
@@ -658,8 +699,10 @@ def test_a_worker_ends_with_the_comparison(made, tmp_path):
     url = f"sqlite:///{tmp_path / 'q.db'}"
     with Queue(url, "q", made[0]) as queue:
         queue.end(queue.plan)
-    ended = CliRunner().invoke(app, ["worker", url, "q"])
+    ended = CliRunner().invoke(app, ["worker", url, "q", "--trust"])
     assert ended.stdout == "The comparison has ended. This worker made 0 runs.\n"
+    refused = CliRunner().invoke(app, ["worker", url, "q"])  # the task file that a database names is not run unasked
+    assert (refused.exit_code, "line_task.py. If you trust" in refused.stderr) == (2, True)
     wrong = CliRunner().invoke(app, ["worker", url, "p"])
     assert wrong.exit_code == 2
     assert "holds no comparison 'p': it holds q" in wrong.stderr

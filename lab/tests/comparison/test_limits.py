@@ -154,7 +154,7 @@ def test_a_loss_that_is_bad_from_its_first_call_on_is_stopped_while_planning_and
 @pytest.mark.slow
 def test_a_task_file_that_raises_while_planning_in_a_child_is_told_by_its_line(tmp_path, monkeypatch):
     monkeypatch.setenv("SUPERADAM_TEST_WORKER", "1")
-    with pytest.raises(ValueError, match=r"^bad: the gradient of a batch .*bad_task.py, line 14: KeyError: 'no'"):
+    with pytest.raises(ValueError, match=r"^bad: the gradient of a batch .*bad_task.py, line 15: KeyError: 'no'"):
         compared(tmp_path, BAD["raises"][0], after=0, run_seconds=HANGS)
 
 

@@ -113,7 +113,7 @@ def test_a_folder_of_any_name_holds_a_comparison(tmp_path, name):
     with Queue(f"sqlite:///{folder / 'comparison.db'}", name) as queue:
         assert queue.plan == plan
         queue.end(plan)
-    ended = CliRunner().invoke(app, ["worker", f"sqlite:///{folder / 'comparison.db'}", name])
+    ended = CliRunner().invoke(app, ["worker", f"sqlite:///{folder / 'comparison.db'}", name, "--trust"])
     assert ended.stdout == "The comparison has ended. This worker made 0 runs.\n"
     assert set(tmp_path.iterdir()) - before == {folder}
     json.loads((folder / "results.json").read_text())

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from browsing import opened, saved, until
 from studies import run, study
@@ -91,6 +92,39 @@ def test_no_user_text_becomes_markup(tmp_path):
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
     assert data["methods"][1]["id"] == EVIL
     assert "<b>" not in (tmp_path / "report.md").read_text().replace("\\<b\\>", "")
+
+
+EVILS = [
+    "# a",
+    "- a",
+    "1. a",
+    "a\n\n# b",
+    "a\n\n    b",
+    "<b>",
+    "![a](b)",
+    "&lt;a&gt;",
+    "~~a~~",
+    "a|b",
+    "`a`",
+    "\u2028# a",
+]
+
+
+@pytest.mark.parametrize("evil", EVILS, ids=range(len(EVILS)))
+def test_names_and_errors_are_no_markdown(evil, tmp_path):
+    """Wherever they stand, with line breaks: the document has the same blocks as with plain names."""
+
+    def blocks(name):
+        results = study({"adamw": 1.0, name: 0.5}, tasks=(f"{name} t",), trials=2, seeds=2)
+        for record in results.records:
+            if record.phase == "tune":
+                record.status, record.error = "failed", name
+        results.environment |= {"command": name, "cpu": name, "superadam": f"{name}\n```\n# c"}
+        report.write(results, tmp_path)
+        found = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse((tmp_path / "report.md").read_text())
+        return [(t.type, [c.type for c in t.children or () if c.type not in ("text", "text_special")]) for t in found]
+
+    assert blocks(evil) == blocks("plain")
 
 
 def lone():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import re
 from pathlib import Path
 
@@ -24,9 +25,9 @@ from superadam_lab.comparison.report import facts
 from superadam_lab.comparison.worker import Light
 from superadam_lab.methods import by_name as methods
 from superadam_lab.methods.by_name import space
-from superadam_lab.methods.foreign import Foreign, hidden_matrices
+from superadam_lab.methods.foreign import Foreign, build, hidden_matrices
 from superadam_lab.methods.own import OWN
-from superadam_lab.methods.specs import resolved
+from superadam_lab.methods.specs import read, resolved
 from superadam_lab.runs.folders import Config, Folder, rows
 from superadam_lab.runs.training import Run
 from superadam_lab.user_code import sources
@@ -458,3 +459,12 @@ def test_one_method_in_two_spaces_of_the_same_bounds_has_the_same_numbers(tmp_pa
 def test_zoo_methods_are_known_by_their_names_first():
     assert isinstance(optimizer("adamw")[0], type(zoo.adamw(nn.Linear(1, 1))))
     assert isinstance(optimizer("torch.optim.AdamW")[0], Foreign)
+
+
+@pytest.mark.parametrize("target", ["os:system", "shutil:rmtree", "builtins:print", "os.environ", "pathlib.Path"])
+def test_what_makes_no_optimizer_is_refused_and_not_called(target, monkeypatch):
+    monkeypatch.setattr(os, "system", lambda command: pytest.fail("called"))
+    with pytest.raises(
+        ValueError, match=f"^{target} is a .* \\(expected an optimizer class, such as torch.optim.AdamW"
+    ):
+        build(read(target), torch.nn.Linear(2, 1), {"lr": 0.1})

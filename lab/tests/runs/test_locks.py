@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import copies
-from superadam.checkpoint import disk
+from superadam_lab import disk
 from superadam_lab.cli import app
 from superadam_lab.runs import locks
 from superadam_lab.runs.folders import Config, Folder, rows

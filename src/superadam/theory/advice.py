@@ -32,12 +32,12 @@ class Advice:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The parameters as arguments of the functions in this module."""
+        """Return the parameters as arguments of the functions in this module."""
         return {"tau": self.tau, "lr": self.lr, "k": self.k, "m": self.m, "c": self.c}
 
     @property
     def options(self) -> dict[str, Any]:
-        """The parameters as arguments of `SuperAdam`. There is no cap on α, as in the theorems: α ≤ 1 without one."""
+        """Return the parameters as arguments of `SuperAdam`, without a cap on α, as in the theorems."""
         return {"tau": float(self.tau), "lr": self.lr, "schedule": Paper(self.k, self.m, self.c, cap=1.0)}
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Advice:
 
 
 def suggest(problem: Problem, T: int, *, tau: float, m: float | None = None) -> Advice:
-    r"""Parameters that satisfy all conditions and nearly minimise the bound after T steps.
+    r"""Find parameters that satisfy all conditions and nearly minimise the bound after T steps.
 
     For given $\nu = \rho/(L\gamma)$ and m, the best k is $m^q$, so that $\mu_t = (m/(m+t))^q$ starts at 1, and the best
     c is the smallest allowed. The function searches ν and m, m up to 100 T. An m far above T makes the schedule nearly
@@ -90,19 +90,17 @@ def suggest(problem: Problem, T: int, *, tau: float, m: float | None = None) -> 
 
 
 def _minimiser(f: Callable[[float], float], low: float, high: float, rounds: int = 32) -> float:
-    """Golden section search on a logarithmic scale. Returns an end of the interval if it is better."""
+    """Search by golden sections on a logarithmic scale. Return an end of the interval if it is better."""
     ratio = (math.sqrt(5) - 1) / 2
     a, b = math.log(low), math.log(high)
     x, y = b - ratio * (b - a), a + ratio * (b - a)
     at_x, at_y = f(math.exp(x)), f(math.exp(y))
     for _ in range(rounds):
         if at_x <= at_y:
-            b, y, at_y = y, x, at_x
-            x = b - ratio * (b - a)
+            b, y, at_y, x = y, x, at_x, y - ratio * (y - a)
             at_x = f(math.exp(x))
         else:
-            a, x, at_x = x, y, at_y
-            y = a + ratio * (b - a)
+            a, x, at_x, y = x, y, at_y, x + ratio * (b - x)
             at_y = f(math.exp(y))
     return min((low, math.exp((a + b) / 2), high), key=f)
 
@@ -135,7 +133,7 @@ class Complexity:
 
 
 def complexity(problem: Problem, epsilon: float, tau: float | None = None) -> Complexity:
-    """Gradient evaluations that the theorem needs for a mean M_t of at most epsilon, with its best parameters.
+    """Count the gradient evaluations after which the theorem, with its best parameters, bounds the mean M_t by epsilon.
 
     To bound the mean ‖∇f‖ by ε, pass ε divided by the square root of the mean of ‖H_t‖² (corollaries 1 and 2). T is
     exact to within 0.1 %.

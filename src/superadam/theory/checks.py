@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from superadam.estimators import Recursive
 from superadam.iterates import Plain
 from superadam.schedules import Paper
 from superadam.theory.theorems import Conditions, Problem, conditions
 
-if TYPE_CHECKING:
-    from superadam._state.composed import ComposedOptimizer
-    from superadam._state.options import Composition
-
 __all__ = ["check_optimizer"]
 
 
-def check_optimizer(opt: ComposedOptimizer, problem: Problem) -> Conditions:
-    """The conditions on the optimizer's γ, k, m and c, and the options that the theorems do not cover."""
+def check_optimizer(opt: Any, problem: Problem) -> Conditions:
+    """Check γ, k, m and c of a `SuperAdam`, and list its options that the theorems do not cover."""
     groups = [(group, opt._parts(group)) for group in opt.param_groups]
     outside = [text for group, parts in groups for text in _outside(group, parts)]
     notes = [text for group, parts in groups for text in _notes(group, parts)]
@@ -35,27 +31,18 @@ def check_optimizer(opt: ComposedOptimizer, problem: Problem) -> Conditions:
         outside.append("no rho > 0 with H_t ≥ rho I is known of the matrix: give Problem.rho")
     elif problem.rho > least:
         notes.append(f"rho = {problem.rho:g} is an assumption: the matrix itself has H_t ≥ {least:g} I")
-    if problem.rho is None or group["lr"] == 0 or not _has_theorem(parts):
-        return Conditions("No theorem", (), tuple(dict.fromkeys(outside)), tuple(dict.fromkeys(notes)))
-    stated = _conditions(problem, float(group["lr"]), parts.estimator.tau, parts.schedule)
+    stated, estimator, schedule = Conditions("No theorem", ()), parts.estimator, parts.schedule
+    line_11 = type(estimator) is Recursive and estimator.tau in (0, 1) and type(parts.iterate) is Plain
+    if problem.rho is not None and group["lr"] != 0 and line_11 and type(schedule) is Paper:
+        tau, k, m = estimator.tau, schedule.k, schedule.m
+        given = {"tau": tau, "lr": float(group["lr"]), "k": k, "m": m, "c": schedule.constant(tau)}
+        stated = conditions(problem, **given)
+        if not stated or schedule.alpha_t(2, tau) >= schedule.cap:  # the cap changes α, or makes the theorem apply
+            stated = conditions(problem, cap=schedule.cap, **given)
     return replace(stated, outside=tuple(dict.fromkeys(outside)), notes=tuple(dict.fromkeys(notes)))
 
 
-def _has_theorem(parts: Composition) -> bool:
-    line_11 = type(parts.estimator) is Recursive and parts.estimator.tau in (0, 1) and type(parts.iterate) is Plain
-    return line_11 and type(parts.schedule) is Paper
-
-
-def _conditions(problem: Problem, lr: float, tau: float, schedule: Any) -> Conditions:
-    """The conditions without the cap if it never changes α, otherwise with it."""
-    k, m, c = schedule.k, schedule.m, schedule.constant(tau)
-    stated = conditions(problem, tau=tau, lr=lr, k=k, m=m, c=c)
-    if stated and schedule.alpha_t(2, tau) < schedule.cap:
-        return stated
-    return conditions(problem, tau=tau, lr=lr, k=k, m=m, c=c, cap=schedule.cap)
-
-
-def _outside(group: dict[str, Any], parts: Composition) -> Iterator[str]:
+def _outside(group: dict[str, Any], parts: Any) -> Iterator[str]:
     if type(parts.estimator) is not Recursive:
         yield f"estimator {parts.estimator}: the theorems are about line 11"
     elif parts.estimator.tau not in (0, 1):
@@ -76,7 +63,7 @@ def _outside(group: dict[str, Any], parts: Composition) -> Iterator[str]:
         yield "a learning rate scheduler: the theorems have a constant lr, μ_t is what decreases"
 
 
-def _notes(group: dict[str, Any], parts: Composition) -> Iterator[str]:
+def _notes(group: dict[str, Any], parts: Any) -> Iterator[str]:
     if parts.penalty is not None:
         yield f"penalty {parts.penalty}: gap must be that of f + h, and M_t bounds the gradient mapping of f + h"
     if parts.constraint is not None:

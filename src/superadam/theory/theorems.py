@@ -42,6 +42,7 @@ class Problem:
 
     @property
     def known_rho(self) -> float:
+        """Return rho, or raise an error if it is None."""
         if self.rho is None:
             raise ValueError("Problem.rho is None: set it to a lower bound of H_t (for H_t = A_t + λI, to λ)")
         return self.rho
@@ -94,19 +95,19 @@ class Conditions:
 
 
 def is_one(tau: float) -> bool:
-    """True for theorem 1 (τ = 1), False for theorem 2 (τ = 0)."""
+    """Return True for theorem 1 (τ = 1), False for theorem 2 (τ = 0)."""
     if tau not in (0, 1):
         raise ValueError(f"The theorems are for tau = 0 and tau = 1, not {tau}")
     return tau == 1
 
 
 def power(tau: float) -> float:
-    """q in μ_t = k/(m+t)^q."""
+    """Return q of μ_t = k/(m+t)^q."""
     return 1 / 3 if is_one(tau) else 1 / 2
 
 
 def least_c(problem: Problem, tau: float, lr: float, k: float) -> float:
-    """The smallest c that the proofs allow."""
+    """Return the smallest c that the proofs allow."""
     ratio = problem.L * lr / problem.known_rho
     return 1 / k**3 + 10 * ratio**2 if is_one(tau) else 8 * ratio
 
@@ -114,7 +115,7 @@ def least_c(problem: Problem, tau: float, lr: float, k: float) -> float:
 def conditions(
     problem: Problem, *, tau: float, lr: float, k: float, m: float, c: float, cap: float | None = None
 ) -> Conditions:
-    r"""The conditions of theorem 1 (τ = 1) or 2 (τ = 0), each with its two sides.
+    r"""Return the conditions of theorem 1 (τ = 1) or 2 (τ = 0), each with its two sides.
 
     The theorems have no cap on α. They need $c \le m^{2/3}/k^2$ or $c \le m^{1/2}/k$ so that α ≤ 1. With `cap`,
     $\alpha_{t+1} = \min(c\mu_t^2, \mathrm{cap})$ or $\min(c\mu_t, \mathrm{cap})$ as in section 6. Then c needs no upper
@@ -147,29 +148,23 @@ def conditions(
     check(cap is None or 0 < cap <= 1, "cap", cap, "0 < cap <= 1, or None")
     L, rho, least = problem.L, problem.known_rho, least_c(problem, tau, lr, k)
     if is_one(tau):
-        wanted = [
-            Condition("k³ ≤ m", k**3, m),
-            Condition("3/2 ≤ m", 1.5, m),
-            Condition("γ ≤ ρ m^(1/3)/(4kL)", lr, rho * m ** (1 / 3) / (4 * k * L)),
-            Condition("1/k³ + 10L²γ²/ρ² ≤ c", least, c),
-        ]
+        wanted = [("k³ ≤ m", k**3, m), ("3/2 ≤ m", 1.5, m)]
         if cap is None:
-            wanted.insert(2, Condition("(8/(3k))^(3/2) ≤ m", (8 / (3 * k)) ** 1.5, m))
-            wanted.append(Condition("c ≤ m^(2/3)/k²", c, m ** (2 / 3) / k**2))
+            wanted.append(("(8/(3k))^(3/2) ≤ m", (8 / (3 * k)) ** 1.5, m))
+        wanted.append(("γ ≤ ρ m^(1/3)/(4kL)", lr, rho * m ** (1 / 3) / (4 * k * L)))
+        wanted.append(("1/k³ + 10L²γ²/ρ² ≤ c", least, c))
+        if cap is None:
+            wanted.append(("c ≤ m^(2/3)/k²", c, m ** (2 / 3) / k**2))
         else:
-            wanted.append(Condition("1/k³ + 10L²γ²/ρ² ≤ cap (m+1)^(2/3)/k²", least, cap * (m + 1) ** (2 / 3) / k**2))
+            wanted.append(("1/k³ + 10L²γ²/ρ² ≤ cap (m+1)^(2/3)/k²", least, cap * (m + 1) ** (2 / 3) / k**2))
     else:
-        wanted = [
-            Condition("k² ≤ m", k**2, m),
-            Condition("γ ≤ ρ m^(1/2)/(8kL)", lr, rho * m**0.5 / (8 * k * L)),
-            Condition("8Lγ/ρ ≤ c", least, c),
-        ]
+        wanted = [("k² ≤ m", k**2, m), ("γ ≤ ρ m^(1/2)/(8kL)", lr, rho * m**0.5 / (8 * k * L)), ("8Lγ/ρ ≤ c", least, c)]
         if cap is None:
-            wanted.append(Condition("c ≤ m^(1/2)/k", c, m**0.5 / k))
+            wanted.append(("c ≤ m^(1/2)/k", c, m**0.5 / k))
         else:
-            wanted.append(Condition("8Lγ/ρ ≤ cap (m+1)^(1/2)/k", least, cap * (m + 1) ** 0.5 / k))
+            wanted.append(("8Lγ/ρ ≤ cap (m+1)^(1/2)/k", least, cap * (m + 1) ** 0.5 / k))
     theorem = f"Theorem {1 if is_one(tau) else 2}" + ("" if cap is None else f" with the cap {cap:g}")
-    return Conditions(theorem, tuple(wanted))
+    return Conditions(theorem, tuple(Condition(*sides) for sides in wanted))
 
 
 @dataclass(frozen=True)
@@ -195,13 +190,13 @@ class Bound:
     gradient_paper: float | None = None
 
     def __str__(self) -> str:
-        def with_paper(ours: float, paper: float | None) -> str:
-            return f"{ours:.4g}" + ("" if paper is None else f" (the paper's: {paper:.4g})")
-
-        text = f"tau = {self.tau:g}, T = {self.T}: mean M_t ≤ {with_paper(self.value, self.paper)}"
-        if self.gradient is not None:
-            text += f", mean ‖∇f‖ ≤ {with_paper(self.gradient, self.gradient_paper)}"
-        return text
+        sides = [("mean M_t", self.value, self.paper), ("mean ‖∇f‖", self.gradient, self.gradient_paper)]
+        texts = [
+            f"{name} ≤ {ours:.4g}" + ("" if paper is None else f" (the paper's: {paper:.4g})")
+            for name, ours, paper in sides
+            if ours is not None
+        ]
+        return f"tau = {self.tau:g}, T = {self.T}: " + ", ".join(texts)
 
 
 def bound(
@@ -216,7 +211,7 @@ def bound(
     cap: float | None = None,
     mean_H2: float | Callable[[int], float] | None = None,
 ) -> Bound:
-    r"""The right-hand side of theorem 1 or 2 after T steps, and with `mean_H2` that of the corollary.
+    r"""Return the right-hand side of theorem 1 or 2 after T steps, and with `mean_H2` that of the corollary.
 
     $$\frac1T \sum_{t=1}^T \mathbb{E}\,\mathcal{M}_t \le \frac{2\sqrt{2G}\,(m+T)^{q/2}}{T^{1/2}}, \qquad
       \frac1T \sum_{t=1}^T \mathbb{E}\|\nabla f(x_t)\| \le \sqrt{\frac1T \sum_{t=1}^T \mathbb{E}\|H_t\|^2}
@@ -229,17 +224,11 @@ def bound(
       q = \tfrac12:\quad G = \frac{f(x_1) - f^*}{k\rho\gamma} + \frac{2\sigma^2}{k\rho\gamma L}
       + \frac{2kc^2\sigma^2}{\rho\gamma L} \ln\Bigl(1 + \frac Tm\Bigr)$$
 
-    It raises an error if a condition does not hold, because the theorem then gives no bound.
+    It raises an error if a condition does not hold, because the theorem then gives no bound. `conditions` explains
+    problem, tau, lr, k, m, c and cap.
 
     Args:
-        problem: the assumptions on f.
         T: number of steps.
-        tau: 1 for theorem 1, 0 for theorem 2.
-        lr: γ.
-        k: k of μ_t.
-        m: m of μ_t.
-        c: c of α_t.
-        cap: the largest α_t. None, as in the theorems, has no cap.
         mean_H2: the mean of $\|H_t\|^2$ (largest eigenvalue, squared) over t = 1 … T: a number or a function of T.
 
     >>> problem = Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0)
@@ -267,7 +256,7 @@ def bound(
 def G(
     problem: Problem, T: int, tau: float, lr: float, k: float, m: float, c: float, *, as_in_paper: bool = False
 ) -> float:
-    """G of theorem 1, M of theorem 2."""
+    """Return G of theorem 1, or M of theorem 2."""
     L, rho, sigma2 = problem.L, problem.known_rho, problem.sigma**2
     log = math.log(m + T) if as_in_paper else math.log1p(T / m)  # ≥ Σ_{t=1}^T 1/(m+t)
     from_gap = problem.gap / (k * rho * lr)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from superadam_lab.comparison.options import from_command_line, parameters
+from superadam_lab.reading import path
 
 __all__ = ["register"]
 
@@ -62,7 +63,11 @@ def report(
     first_seed: Annotated[int, typer.Option(min=0, help="First seed to report. Lower seeds are left out.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Output folder. Default: the folder itself, or with --first-seed a new folder in it."),
+        typer.Option(
+            parser=path,
+            metavar="PATH",
+            help="Output folder. Default: the folder itself, or with --first-seed a new folder in it.",
+        ),
     ] = None,
 ) -> None:
     """Rewrite the report of a comparison: after it was stopped, or for its added seeds alone.
@@ -86,7 +91,9 @@ def report(
 
 def leaderboard(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Folders of comparisons.")],
-    out: Annotated[Path, typer.Option(help="Output folder for the page and its CSV file.")] = Path("leaderboard"),
+    out: Annotated[
+        Path, typer.Option(parser=path, metavar="PATH", help="Output folder for the page and its CSV file.")
+    ] = Path("leaderboard"),
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Leaderboard",
 ) -> None:
     """Merge comparisons into one web page, a table of tasks and methods that is ready to publish.
@@ -109,8 +116,14 @@ def worker(
     study: Annotated[str, typer.Argument(help="Name of the comparison: that of its output folder.")],
     task_file: Annotated[Path | None, typer.Option(help="Path of the task file on this machine.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the data on this machine.")] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the Python files and packages that the comparison names.")
+    ] = False,
 ) -> None:
     """Run a worker for a comparison that was started elsewhere, until all its runs are done.
+
+    A comparison with a task file or with optimizers of other packages runs that code. You are asked before, or give
+    --trust.
 
     Example: superadam worker postgresql://me@head/lab digits-mlp-tiny
     """
@@ -123,6 +136,7 @@ def worker(
             study,
             task_file=None if task_file is None else str(task_file),
             data_dir=None if data_dir is None else str(data_dir),
+            trust=trust,
             say=lambda line: console.print(line, highlight=False),
         )
     except KeyboardInterrupt:

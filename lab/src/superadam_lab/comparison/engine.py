@@ -25,7 +25,7 @@ from superadam_lab.comparison.plan.budgets import kept, rungs
 from superadam_lab.comparison.plan.jobs import Job, complete, needed
 from superadam_lab.comparison.plan.planning import plan_of
 from superadam_lab.comparison.planner import Planner, child_environment
-from superadam_lab.comparison.queue import RETRIES, Queue, known_plan
+from superadam_lab.comparison.queue import RETRIES, Queue, known_plan, name_of, restore
 from superadam_lab.comparison.records import Plan, Record, Results
 from superadam_lab.comparison.reuse import Reusable, is_reused
 from superadam_lab.errors import WRONG, AllFailedError
@@ -89,7 +89,7 @@ def planned(options: Options) -> tuple[Plan, Path, str]:
         if minutes is None:
             return plan, folder, ""
         storage, jobs = _storage(folder, options.storage), _jobs(options.jobs)
-        if (there := known_plan(storage, folder.resolve().name)) is not None:  # it goes on with what was chosen then
+        if (there := known_plan(storage, name_of(storage, folder))) is not None:  # it goes on with what was chosen then
             chosen = {
                 name: getattr(there, name) for name in ("trials", "report_seeds", "minutes", "forecast", "dropped")
             }
@@ -144,7 +144,10 @@ def carry_out(
     """
     begun = time.monotonic() if begun is None else begun
     folder.mkdir(parents=True, exist_ok=True)
-    storage, name, jobs = _storage(folder, storage), folder.resolve().name, _jobs(jobs)
+    storage, jobs = _storage(folder, storage), _jobs(jobs)
+    name = name_of(storage, folder)
+    if (folder / RESULTS).exists():
+        restore(storage, name, Results.read(folder / RESULTS))
     if jobs:
         check_device(plan.device)
     here = environment() | {"optuna": version("optuna"), "threads": 1, "jobs": jobs, "code": own_code()}

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from superadam_lab.methods.specs import bounds, value
+from superadam_lab.reading import path
 
 __all__ = ["Options", "from_command_line", "parameters"]
 
@@ -107,7 +108,11 @@ class Options:
     storage: str | None = _option(None, str | None)
     reuse: Sequence[str | Path] | None = _option(None, list[str] | None)
     no_reuse: bool = _option(False, bool, "--no-reuse")
-    out: str | Path | None = _option(None, Path | None)  # noqa: RUF009
+    out: str | Path | None = _option(None, Path | None, parser=path, metavar="PATH")  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        if self.out is not None:
+            path(self.out)
 
 
 def parameters() -> list[inspect.Parameter]:

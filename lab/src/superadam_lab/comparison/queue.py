@@ -40,7 +40,7 @@ from superadam_lab.comparison.storage import (
 from superadam_lab.reading import json_of
 from superadam_lab.runs.identity import gone, here, this
 
-__all__ = ["BEAT", "GRACE", "RETRIES", "Queue", "known_plan"]
+__all__ = ["BEAT", "GRACE", "RETRIES", "Queue", "known_plan", "name_of", "restore"]
 
 BEAT, GRACE = 5, 30  # seconds between signs of life, and without one until a worker is taken for dead
 RETRIES = 3  # of a run whose worker died
@@ -321,6 +321,29 @@ def known_plan(storage: str, name: str) -> Plan | None:
         return None
     with Queue(storage, name) as queue:
         return queue.plan
+
+
+def name_of(storage: str, folder: Path) -> str:
+    """Return the name of a folder's comparison: that of its folder.
+
+    A copied or renamed folder has a database with one comparison of another name, which is the folder's.
+    """
+    path, name = Path(storage.removeprefix(FILE)), folder.resolve().name
+    if not storage.startswith(FILE) or path.parent.resolve() != folder.resolve() or not path.exists():
+        return name
+    with sound(storage):
+        engine = connected(storage)
+        names = known(engine)
+        engine.dispose()
+    return names[0] if len(names) == 1 else name
+
+
+def restore(storage: str, name: str, there: Results) -> None:
+    """Put the runs of a results.json into a database that lacks them: whatever is written later holds them, too."""
+    new = known_plan(storage, name) is None
+    with Queue(storage, name, there.plan if new else None, there.environment) as queue:
+        made = {Job.of(record): record for record in there.records}
+        queue.put(list(made), made.get)
 
 
 def _environment(text: str) -> dict[str, Any]:

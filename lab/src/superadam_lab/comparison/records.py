@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from typing_extensions import Self
 
-from superadam.checkpoint.disk import write_text
+from superadam_lab.disk import write_text
 from superadam_lab.reading import json_file, typed
 
 __all__ = [

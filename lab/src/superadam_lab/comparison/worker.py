@@ -22,11 +22,12 @@ from superadam_lab.comparison.queue import Queue
 from superadam_lab.comparison.records import Plan, Record
 from superadam_lab.data import DataError
 from superadam_lab.errors import deliberate, one_line, place_and, said
+from superadam_lab.passwords import masked
 from superadam_lab.runs.folders import Config, Folder, Row, plain
 from superadam_lab.runs.parallel import check_device
 from superadam_lab.runs.training import Run, Watcher
 from superadam_lab.tasks import own
-from superadam_lab.user_code import described, own_code
+from superadam_lab.user_code import check_trust, described, own_code
 
 __all__ = ["check_versions", "config_of", "main", "run", "work"]
 
@@ -142,6 +143,7 @@ def work(
     task_file: str | None = None,
     data_dir: str | None = None,
     say: Callable[[str], None] = lambda line: None,
+    trust: bool = True,
 ) -> int:
     """Do runs until the comparison has ended. Returns their number.
 
@@ -149,12 +151,15 @@ def work(
         storage, name: database and name of a comparison that `superadam compare` started.
         task_file, data_dir: their paths on this machine, if different.
         say: a function that gets a message about each run.
+        trust: whether code that the comparison names may run unasked.
     """
     import torch._dynamo  # as torch does with the first optimizer, in a run whose time may be limited
 
     torch.set_num_threads(1)  # sums over threads depend on their number, and runs are many
     with Queue(storage, name) as queue:
         plan = _here(queue, task_file, data_dir)
+        methods = [plan.compositions.get(method, method) for method in plan.methods]
+        check_trust(masked(storage), methods, plan.task_file if task_file is None else None, trust=trust)
         check_versions(plan, queue.environment)
         check_device(plan.device)
         if plan.task_file is not None:

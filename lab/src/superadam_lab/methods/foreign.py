@@ -266,9 +266,23 @@ def _found(spec: Spec) -> Any:
         name = max((n for n in known if len(n) > 2 and name.endswith(n)), key=len, default=name)  # ForeachSOAP is SOAP
         raise ValueError(f"{module.__name__} has no {missing!r}: {nearest(name, known) if known else 'it has none'}")
     found = getattr(module, name)
-    if not callable(found):
-        raise ValueError(f"{spec.target} is a {type(found).__name__} (expected an optimizer class or a function)")
+    if not _makes_optimizers(found, own=file_of(spec.target) is not None):
+        raise ValueError(
+            f"{spec.target} is a {type(found).__name__} (expected an optimizer class, such as torch.optim.AdamW, or a "
+            "function that returns optimizers and whose first parameter is called params, named_parameters or model)"
+        )
     return found
+
+
+def _makes_optimizers(found: Any, *, own: bool) -> bool:
+    """Whether to call an object is safe: it is an optimizer class, or a function for parameters or a model.
+
+    Any function of a file of one's `own` is.
+    """
+    if isinstance(found, type):
+        return callable(getattr(found, "step", None))
+    first = next(iter(parameters(found)), "")
+    return callable(found) and (own or first in ("params", "parameters", *NAMES, *MODELS))
 
 
 _files: dict[str, Any] = {}

@@ -22,7 +22,7 @@ from typing_extensions import Self
 
 import superadam
 from superadam.checkpoint import content_of
-from superadam.checkpoint.disk import write_text
+from superadam_lab.disk import write_text
 from superadam_lab.errors import nearest
 from superadam_lab.passwords import masked
 from superadam_lab.reading import json_file, json_of, typed

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
-from superadam.checkpoint.disk import locked
+from superadam_lab.disk import locked
 from superadam_lab.runs.identity import gone, this
 
 __all__ = ["HeldError", "Lock"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from superadam.checkpoint.disk import whole, write_text
+from superadam_lab.disk import whole, write_text
 from superadam_lab.errors import nearest
 from superadam_lab.methods.by_name import PAPER
 from superadam_lab.runs.folders import Config, Folder, rows

@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from superadam.checkpoint.disk import write_text
 from superadam_lab.comparison.leaderboard.board import Board, csv_of
 from superadam_lab.comparison.leaderboard.merging import merged
 from superadam_lab.comparison.leaderboard.page import page
 from superadam_lab.comparison.records import Results
+from superadam_lab.disk import write_text
 
 __all__ = ["write"]
 

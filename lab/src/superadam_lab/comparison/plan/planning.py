@@ -159,5 +159,5 @@ def _checked(plan: Plan, task: str, budget: int | None, guard: Guard) -> tuple[i
             with guard(f"{task} with {name}, the optimizer"):
                 known.make(found, workload, method, "lab", tried)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{task} with {name}: {error}") from error
+            raise ValueError(f"{task} with {name}: {place_and(error) or error}") from error
     return budget or found.sizes(plan.scale, sizes)["epochs"] * workload.length, workload.dimensions()

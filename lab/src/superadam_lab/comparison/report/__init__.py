@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from superadam.checkpoint.disk import write_text
 from superadam_lab.comparison.records import Results
 from superadam_lab.comparison.report.markdown import markdown
 from superadam_lab.comparison.report.page import page
 from superadam_lab.comparison.statistics.analysis import analyse
 from superadam_lab.comparison.verdict.words import Verdict, verdict
+from superadam_lab.disk import write_text
 
 __all__ = ["write"]
 

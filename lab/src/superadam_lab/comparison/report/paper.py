@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from superadam_lab.comparison.records import VERSIONS, Results
 from superadam_lab.comparison.report.facts import space_in_words
 from superadam_lab.comparison.statistics.analysis import Statistics
@@ -65,11 +67,12 @@ def _other_budgets(results: Results) -> str:
 
 def citation(results: Results) -> str:
     """BibTeX of the software, and of the paper it came with, as CITATION.cff has them."""
-    year = str(results.environment.get("began", ""))[:4] or "2026"
+    year = re.sub(r"\D", "", str(results.environment.get("began", ""))[:4]) or "2026"
+    version = re.sub(r"[^\w.+-]", "", str(results.environment.get("superadam", "unknown")))
     return f"""@software{{superadam,
   title = {{superadam: adaptive gradient methods as one algorithm, and their comparison}},
   author = {{{{The superadam authors}}}},
-  version = {{{results.environment.get("superadam", "unknown")}}},
+  version = {{{version}}},
   year = {{{year}}}
 }}
 @inproceedings{{huang2021superadam,
