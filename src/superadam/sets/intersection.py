@@ -306,7 +306,7 @@ class Sweep:
             best, least = max(best, dual), min(least, off)
             history = [*history[-MEMORY:], (new, ((new - p) * weight).flatten())]
             extrapolated = len(history) > 1
-            p = _extrapolated(history) if extrapolated else new
+            p = _extrapolated(history, 1e20 * float(self.y.abs().amax())) if extrapolated else new
         names = ", ".join(type(each).__name__ for each in part.sets)
         raise ValueError(
             f"the Intersection of {names} was not solved in {MAX_SWEEPS} rounds: the points of two sets still differ "
@@ -315,8 +315,9 @@ class Sweep:
         )
 
 
-def _extrapolated(history: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Anderson's method: the combination of the last results whose combined change is smallest."""
+def _extrapolated(history: list[tuple[Tensor, Tensor]], most: float) -> Tensor:
+    """Return the combination of the last results whose combined change is smallest (Anderson's method), up to a size
+    that only sets without a common point reach."""
     results, changes = zip(*history, strict=True)
     differences = torch.stack([b - a for a, b in itertools.pairwise(changes)], 1)
     length = torch.linalg.vector_norm(differences, dim=0).clamp(min=1e-300)
@@ -327,4 +328,4 @@ def _extrapolated(history: list[tuple[Tensor, Tensor]]) -> Tensor:
     )
     moved = torch.stack([b - a for a, b in itertools.pairwise(results)])
     mixed: Tensor = results[-1] - torch.tensordot(share, moved, 1)
-    return mixed if bool(mixed.isfinite().all()) else results[-1]
+    return mixed if bool((mixed.abs() <= most).all()) else results[-1]
