@@ -130,8 +130,7 @@ def _scan(a: Tensor, lo: Tensor, hi: Tensor, lam: float) -> Tensor:
         return lo.clone()
     pairs = n // 2
     (a1, lo1, hi1), (a2, lo2, hi2) = (tuple(t[..., k : 2 * pairs : 2, :] for t in (a, lo, hi)) for k in (0, 1))
-    ends = (_clipped(bound + a2, lo2, hi2, lam) for bound in (lo1, hi1))
-    odd = _scan(a1 + a2, *ends, lam)
+    odd = _scan(a1 + a2, _clipped(lo1 + a2, lo2, hi2, lam), _clipped(hi1 + a2, lo2, hi2, lam), lam)
     m = torch.empty_like(a)
     m[..., 0, :], m[..., 1::2, :] = lo[..., 0, :], odd
     rest = slice(2, None, 2)

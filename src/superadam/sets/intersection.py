@@ -110,7 +110,9 @@ class Intersection(ConvexSet):
         pieces = self.pieces(x)
         ordered = [each for each in pieces if isinstance(each, Ordered)]
         if not (len(pieces) == 2 and len(ordered) == 1 and any(isinstance(each, L1Ball) for each in pieces)):
-            pieces = tuple(piece for each in pieces for piece in (each.steps(x) if each in ordered else [each]))
+            pieces = tuple(
+                piece for each in pieces for piece in (each.steps(x) if isinstance(each, Ordered) else (each,))
+            )
         rows = [each for each in pieces if isinstance(each, LinearSet)]
         bounds = [each.bounds() for each in pieces if isinstance(each, Intervals) if each != Box()]
         low, high = _bounds(bounds, x)
@@ -123,7 +125,9 @@ class Intersection(ConvexSet):
             curved = [each for each in curved if each not in sums]
         others = [*box, *curved]
         whole = [each for each in curved if isinstance(each, L1Ball | L2Ball) and _whole(each, x) and each.r > 0]
-        ball = next((each for each in whole if isinstance(each, L2Ball) and len(others) > 1), None)
+        ball: L1Ball | L2Ball | None = next(
+            (each for each in whole if isinstance(each, L2Ball) and len(others) > 1), None
+        )
         if len(others) == 2 and not rows and any(isinstance(each, Ordered) for each in curved):
             ball = ball or next((each for each in whole if isinstance(each, L1Ball)), None)
         return rows, [each for each in others if each is not ball], ball
