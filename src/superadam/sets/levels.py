@@ -237,6 +237,7 @@ def _section(blocks: Blocks, total: float, start: Tensor | None, iterations: int
         error, slope, size = at(theta)
         lo, hi = torch.where(error > 0, theta, lo), torch.where(error < 0, theta, hi)
         done = (error.abs() <= small * size.clamp_(min=abs(total))) | (hi - lo <= small * theta.abs())
+        done &= size < torch.inf  # far from the solution the sum may overflow
         if everywhere(done):
             break
         newton = theta + error / slope

@@ -151,7 +151,9 @@ def _norm_level(blocks: Blocks, r: float, start: Tensor | None, iterations: int)
         slight = (8 * bend.abs() <= size) & (curve > lost)
         rest = torch.where(slight, 8 * bend.abs(), 16 * size) * size
         last, c = c, torch.where(done, c, (c + torch.where(slight, step + bend, step)).clamp_(min=0))
-        if k == 0 and start is not None and not everywhere(near := (norm2 > r**2 / FAR) & (norm2 < r**2 * FAR)):
+        # A long step down may end below the least c, where α + c is nearly 0.
+        near = (norm2 > r**2 / FAR) & (norm2 < r**2 * FAR) & ((c > last / FAR) | done)
+        if k == 0 and start is not None and not everywhere(near):
             c = torch.where(near, c, _least(blocks, r))
             continue
         # What is left of the error is known well enough, if the step was short: the norm at the new c needs no look.
