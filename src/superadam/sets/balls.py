@@ -23,8 +23,7 @@ from superadam.sets.base import (
     unit_of,
     vertex,
 )
-from superadam.sets.levels import water_level
-from superadam.sets.roots import Blocks, everywhere, norm_root, nowhere, tolerance, warm
+from superadam.sets.roots import Blocks, everywhere, norm_root, nowhere, tolerance, warm, water_level
 
 __all__ = ["L1Ball", "L2Ball"]
 

@@ -24,9 +24,8 @@ from superadam.sets.base import (
     unit_of,
     vertex,
 )
-from superadam.sets.levels import section_level, water_level
 from superadam.sets.linear import Hyperplane
-from superadam.sets.roots import may_look, tolerance
+from superadam.sets.roots import may_look, section_level, tolerance, water_level
 from superadam.sets.separable import Box, NonNegative
 
 __all__ = ["CappedSimplex", "Simplex"]
