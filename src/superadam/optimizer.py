@@ -117,7 +117,7 @@ class SuperAdam(torch.optim.Optimizer):
         capturable: refused if True: step counts are on the host.
 
     >>> model = nn.Linear(2, 1)
-    >>> opt = SuperAdam(model, lr=1e-2, tau=1.0, schedule="Paper")
+    >>> opt = SuperAdam(model, lr=1e-2, tau=1.0, matrix="SecondMoment", schedule="Paper")
     >>> inputs, targets = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0], [2.0]])
     >>> def closure():
     ...     opt.zero_grad()
@@ -135,6 +135,7 @@ class SuperAdam(torch.optim.Optimizer):
       (10) mu, alpha: Paper(k=1.0, m=100.0, c=None, cap=0.9)
       lr=0.01, weight_decay=0.0, clip=None, maximize=False
       2 tensors, 3 parameters, 8 bytes of state for each
+      runs by lists (Recursive takes more than an average of gradients)
     )
     """
 

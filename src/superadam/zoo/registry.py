@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import functools
 import inspect
@@ -116,7 +117,8 @@ def _built(record: Method, params: Any, args: tuple[Any, ...], options: dict[str
     """Return the optimizer of a method. The user's options override the method's parts."""
     known = {*record.own, *OF_SUPER_ADAM} - {"params"}
     for option in options.keys() - known:
-        instead = instead_of(option, known, OF_TORCH | OF_PARTS)
+        misspelt = difflib.get_close_matches(option, record.own, cutoff=0.75)
+        instead = instead_of(option, known, {} if misspelt else OF_TORCH | OF_PARTS)
         raise TypeError(f"{record.name} got an unknown option {option!r}: {instead}")
     signature = inspect.signature(record.compose)
     named = {name: options.pop(name) for name in options.keys() & signature.parameters.keys()}
