@@ -476,7 +476,7 @@ def draw() -> None:
             if name in of_methods:
                 gaps = [gap(of_methods[name], e) for e in BUDGETS]
                 panel.plot(BUDGETS, gaps, marker="o", label=name, color=color)
-        panel.set(title=label, xscale="log", yscale="log", xlabel="budget in epochs of sample gradients")
+        panel.set(title=label, xscale="log", yscale="log", xlabel="budget (epochs of gradients)")
         panel.set_xticks(BUDGETS, [str(e) for e in BUDGETS])
         panel.minorticks_off()
     panels[0].set_ylabel("f(x) − f*")
