@@ -26,8 +26,8 @@ class Page(Estimator):
     `superadam.anchored(loader, opt, data)`, or by `opt.step(closure, anchor=full_closure)`. The schedule's α_t is not
     used, its μ_t is.
 
-    Choose an H_t that does not vanish with g_t, such as `AMSGrad(lam=1e-2)` or `Identity()`: with Adam's, the steps
-    would grow as g_t vanishes.
+    Choose an H_t that does not vanish with g_t: Adam's with λ = 1e-3 (docs/variance-reduction.md), AMSGrad's, or the
+    identity. With Adam's λ = 1e-8 the steps would grow as g_t vanishes.
 
     Args:
         p: probability of an anchor in each step. None, without `every`: b/(b + B) for batches of b samples and large
