@@ -169,7 +169,7 @@ def sc_adagrad(lr=0.1, *, xi1=0.1, xi2=0.1) -> Parts:
 
 @method("Chen et al. 2018, https://proceedings.mlr.press/v80/chen18m.html")
 def sadagrad(lr=1.0, *, length=100, growth=2.0, shrink=0.5, lam=1.0) -> Parts:
-    r"""SAdaGrad: AdaGrad in stages, each from the average of the last one.
+    r"""SAdaGrad: AdaGrad in stages, each from the average of the stage before.
 
     $$x_{t+1} = x_{\text{stage}} - \gamma_k H_t^{-1} \textstyle\sum_{i \text{ in stage}} \hat g_i, \quad
       H_t = \lambda + \sqrt{\textstyle\sum_{i \text{ in stage}} \hat g_i^2}$$
