@@ -139,7 +139,7 @@ def _follow(opt: Any, group: dict[str, Any], method: dict[str, Any]) -> None:
 def _averages(group: dict[str, Any]) -> bool:
     """Return whether g_t is a multiple of an average of gradients."""
     kind = (group["estimator"] or {}).get("type")
-    return group["tau"] == 0 and kind in (None, "Corrected", "Nesterov", "Recursive", "TwoAverages")
+    return group["tau"] == 0 and kind in (None, "Mars", "Nesterov", "Recursive", "AdEMAMix")
 
 
 def _scale(parts: Parts, t: int) -> float:
