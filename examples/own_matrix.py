@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import superadam
-from superadam import SuperAdam, matrices, zoo
+from superadam import matrices, zoo
 
 
 class CubeRoot(matrices.Matrix):
@@ -32,10 +32,10 @@ class CubeRoot(matrices.Matrix):
         return s.v ** (1 / 3) + self.lam
 
 
-@zoo.method
-def cube_root(params, lr=1e-2, schedule="Paper", **options):
+@zoo.method()
+def cube_root(lr=1e-2, lam=1e-3):
     """Cube root: third moments in place of second ones."""
-    return SuperAdam(params, lr, matrix=CubeRoot(), schedule=schedule, **options)
+    return {"matrix": CubeRoot(lam=lam), "schedule": "Paper"}
 
 
 def train(opt, model, x, y, epochs):

@@ -11,8 +11,7 @@ from superadam import zoo
 from superadam.parts import Part
 
 sys.path.insert(0, str(Path(__file__).parent))
-from options import of_method, options
-from references import paper
+from options import of_method, options, paper
 
 __all__ = ["Options"]
 
@@ -26,12 +25,21 @@ class Options(Extension):
             if part is not Part and issubclass(part, Part):
                 construct(obj, part)
         if obj.is_function and obj.path.startswith("superadam.zoo.") and obj.name in zoo.METHODS:
-            lines = [f"{name}: {text}" for name, text in of_method(zoo.METHODS[obj.name]).items()]
-            obj.docstring.value = with_table(obj.docstring.value, lines, paper(obj.name, title=True, root="../"))
+            lines = [f"{name}: {text}" for name, text in of_method(getattr(zoo, obj.name)).items()]
+            obj.docstring.value = with_table(obj.docstring.value, lines, paper(obj.name, root="../"))
+            signed(obj)
         if obj.path == "superadam.zoo":  # every method says it
             obj.docstring.value = ARGS.sub("", obj.docstring.value).replace("Options that several methods have:\n", "")
         if obj.is_function and obj.name == "__init__" and "unknown" in obj.parameters:
             del obj.parameters["unknown"]  # what is refused
+
+
+def signed(function):
+    """Give a method of the zoo the signature of the function that the decorator makes."""
+    own = [p for p in function.parameters if p.name not in ("params", "options")]
+    params = Parameter("params", kind=ParameterKind.positional_or_keyword)
+    function.parameters = Parameters(params, *own, Parameter("options", kind=ParameterKind.var_keyword))
+    function.returns = "SuperAdam"
 
 
 def construct(cls, part):

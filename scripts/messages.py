@@ -12,7 +12,7 @@ SOURCES = ROOT / "src" / "superadam", ROOT / "lab" / "src" / "superadam_lab"
 MARK = "<!-- all messages -->"
 FAMILIES = {  # heading: where its messages are raised, and what they have in common
     "Checkpoints": (
-        ("_state/loading", "_state/twins", "_state/formats", "checkpoint"),
+        ("_state/loading", "_state/formats", "methods", "checkpoint"),
         "Nothing was loaded. Construct model, optimizer and data as they were when the checkpoint was saved.",
     ),
     "Optimizers and methods": (

@@ -52,8 +52,20 @@ def of_method(build):
     'weights of the old averages: of the gradients, of their squares, then of others.'
     """
     known = described(SuperAdam.__doc__) | described(zoo.__doc__) | described(build.__doc__)
-    names = (str(p).partition(":")[0] for p in inspect.signature(build).parameters.values())
+    names = (f"**{p.name}" if p.kind is p.VAR_KEYWORD else p.name for p in inspect.signature(build).parameters.values())
     return {name: known.get(name, "") for name in names}
+
+
+def paper(name, root=""):
+    """Where a method comes from, as Markdown; `root` leads to the folder of the pages.
+
+    >>> paper("adam")
+    '[Kingma and Ba 2015](https://arxiv.org/abs/1412.6980), arXiv 1412.6980'
+    """
+    authors, _, where = zoo.METHODS[name].paper.rpartition(", ")
+    if where.startswith("arXiv "):
+        return f"[{authors}](https://arxiv.org/abs/{where.removeprefix('arXiv ')}), {where}"
+    return f"[{authors}]({where if '://' in where else root + where})"
 
 
 def described(doc):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from references import paper
+from options import paper
 from superadam import zoo
 from superadam.iterates import Plain
 from superadam.zoo.presets import PRESETS
@@ -56,8 +56,8 @@ The columns of the table:
   [`state_dtype=torch.bfloat16`](scale.md#state-in-bfloat16).
 - **step**: time of a step divided by that of torch's fused AdamW. Both are medians on ResNet-18, from `superadam bench`
   ([Performance](performance.md)). A dash: not measured.
-- **options**: those of the builder. Every builder also takes the options of `SuperAdam`, which replace the parts of its
-  composition: `create("amsgrad", model, tau=1.0)`.
+- **options**: the method's own, and other defaults. Every method also takes the options of `SuperAdam`, which replace
+  the parts of its composition: `create("amsgrad", model, tau=1.0)`.
 
 Formulas and references are in the [API](api/zoo.md).
 """
@@ -246,7 +246,7 @@ def page():
     for name, line in zoo.list_methods().items():
         opt = zoo.create(name, torch.nn.Linear(2, 1))
         parts = opt._parts(opt.param_groups[0])
-        options = [f"`{p}`" for p in inspect.signature(zoo.METHODS[name]).parameters if p not in ("params", "options")]
+        options = [f"`{p}`" for p in inspect.signature(getattr(zoo, name)).parameters if p not in ("params", "options")]
         shown = [parts.estimator, parts.matrix, parts.schedule, *filter(None, [parts.stepsize])]
         if parts.iterate != Plain():
             shown.append(parts.iterate)

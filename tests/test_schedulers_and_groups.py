@@ -544,4 +544,4 @@ def test_what_to_write_can_be_written(x):
             cls = getattr({"matrix": matrices, "schedule": schedules, "estimator": estimators}[kind], name)
             assert set(fields) <= cls.__dataclass_fields__.keys()
         for name, arguments in re.findall(r'create\("(\w+)", params([^)]*)\)', instead):
-            assert set(re.findall(r"(\w+)=", arguments)) <= inspect.signature(zoo.METHODS[name]).parameters.keys()
+            assert set(re.findall(r"(\w+)=", arguments)) <= inspect.signature(getattr(zoo, name)).parameters.keys()

@@ -6,7 +6,7 @@ from superadam._state.twice import twice
 from superadam.checkpoint import Resumable, load_checkpoint, save_checkpoint
 from superadam.monitor import Monitor
 from superadam.optimizer import SuperAdam
-from superadam.probe import LrReport, ProbeReport, find_lr, noise_model, probe
+from superadam.probe import LrReport, ProbeReport, check_pairs, find_lr, noise_model, probe
 from superadam.zoo import create, list_methods
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "ProbeReport",
     "Resumable",
     "SuperAdam",
+    "check_pairs",
     "create",
     "estimators",
     "find_lr",

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from superadam import theory
-from superadam._state import options, recipes
+from superadam import methods, theory
+from superadam._state import options
 from superadam._step.evaluations import Evaluations
 from superadam.estimators import Estimator
 from superadam.iterates import Iterate
@@ -183,7 +183,7 @@ class SuperAdam(Evaluations):
         }
         method = unknown.pop("method", None)  # of the zoo: its name and its options
         options.refuse_unknown({**unknown}, defaults)
-        super().__init__(params, {**defaults, **recipes.view(method, defaults)})
+        super().__init__(params, {**defaults, **methods.view(method, defaults)})
 
     def check_theory(self, problem: theory.Problem) -> theory.Conditions:
         """Check the conditions of theorem 1 or 2, and list the options that the theorems do not cover.

@@ -262,7 +262,7 @@ EXPORTED = [
     (module.__name__, name)
     for module in (superadam, *(importlib.import_module(f"superadam.{name}") for name in PUBLIC))
     for name in module.__all__
-    if callable(getattr(module, name))
+    if callable(getattr(module, name)) and name not in zoo.METHODS  # an example of a method is create("adam", …)
 ]
 
 

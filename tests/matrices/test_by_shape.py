@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from superadam import SuperAdam, create, schedules
-from superadam._state.recipes import RECIPES
 from superadam.matrices import SOAP, KLShampoo, PSGDKron, Shampoo, Spectral
 from versions import needs_muon
 
@@ -42,7 +41,7 @@ def test_every_method_has_the_same_options(method):
     assert (of["qkv.weight"][0].split, of["qkv.weight"][0].batch_dims) == (3, 0)
     assert (of["experts"][0].split, of["experts"][0].batch_dims) == (1, 1)
     assert {name: rate for name, (_, rate) in of.items() if rate != 1} == dict.fromkeys(of.keys() - dense(opt), 0.3)
-    assert all(option in opt.param_groups[0] for option in options) or method not in RECIPES
+    assert all(option in opt.param_groups[0] for option in options)
 
 
 @pytest.mark.parametrize("method", FAMILY)
@@ -52,14 +51,6 @@ def test_which_layers_are_adams(method):
     muons = method in ("limuon", "mars_m", "mars_shampoo", "muon")
     assert dense(create(method, Net())) == (hidden if muons else hidden | {"head.weight"})
     assert dense(create(method, Net(), layers=())) == hidden | {"embed.weight", "head.weight"}
-
-
-@pytest.mark.parametrize("method", ["soap", "shampoo", "kl_shampoo"])
-def test_options_of_older_checkpoints_make_the_older_parts(method):
-    """Before there was `layers`, embeddings had factors."""
-    now = create(method, Net()).param_groups[0]["method"]["options"]
-    older = {name: now[name] for name in now.keys() - {"batch_dims", "names", "layers", "rate"}}
-    assert RECIPES[method].parts(**older)["matrix"].layers == ()
 
 
 def test_a_pattern_for_rows_and_experts():

@@ -35,6 +35,15 @@ def test_a_figure_has_a_panel_for_everything_that_was_reported(monitor):
         assert list(lines[name].get_ydata()) == [report[name] for report in monitor.history]
 
 
+def test_plot_writes_a_file(monitor, tmp_path):
+    monitor.plot(tmp_path / "run.png")
+    monitor.plot(str(tmp_path / "run.svg"))
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "run.svg").read_text()
+    with pytest.raises(ValueError, match="png"):  # matplotlib lists the endings that it knows
+        monitor.plot(tmp_path / "run.xyz")
+
+
 def test_norms_have_logarithmic_axes_and_cosines_have_not(monitor):
     scales = {ax.get_title(): ax.get_yscale() for ax in monitor.plot().axes}
     assert scales["norms"] == "log"

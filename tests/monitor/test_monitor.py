@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -379,7 +380,7 @@ def quadratic(**options):
 
 def test_alarms_fire_once_until_they_clear():
     _, opt, step = quadratic(schedule=schedules.Constant(alpha=0.5), matrix=matrices.SecondMoment(beta=0.0, lam=0.0))
-    monitor = Monitor(opt, 1)
+    monitor = Monitor(opt, 1, limits={"condition": 1e6})
     step([1.0, 1.0])
     with pytest.warns(MonitorWarning, match=r"step 2: cond\(H\) = 1e\+08.*Raise lam") as caught:
         step([1.0, 1e-8])
@@ -441,6 +442,44 @@ def test_no_alarm_with_the_defaults():
     for _ in range(500):
         step(1.0)
     assert not any(r["alarms"] for r in monitor.history)
+
+
+@pytest.mark.parametrize("name", ["adamw", "super_adam_plus", "super_adam"])
+def test_no_alarm_in_a_healthy_run(name):
+    """On images with pixels that are always dark and units that do not fire: their H is eps."""
+    images, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(labels)
+    layers = nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(576, 10)
+    model = nn.Sequential(*layers)
+    opt = superadam.create(name, model)
+    monitor = Monitor(opt, 1)
+    for rows in torch.randperm(len(y)).split(64):
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+        loss.backward()
+        monitor.note(loss=loss)
+        opt.step()
+    assert not any(report["alarms"] for report in monitor.history)
+    assert monitor.last["loss"] == loss.item() < monitor.history[0]["loss"]
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_a_closure_notes_its_first_loss(tau):
+    problem = Noisy(tau=tau)
+    monitor, losses = Monitor(problem.opt, 2), []
+    for noise in itertools.islice(problem.batches(), 4):
+        losses.append(problem.opt.step(problem.closure(noise)).item())
+    assert [report["loss"] for report in monitor.history] == losses[1::2]
+
+
+def test_a_note_is_in_the_next_report_alone():
+    _, opt, step = quadratic()
+    monitor = Monitor(opt, 2)
+    monitor.note(loss=torch.tensor([2.0], requires_grad=True) * 2, accuracy=1)
+    for _ in range(4):
+        step(1.0)
+    assert (monitor.history[0]["loss"], monitor.history[0]["accuracy"]) == (4.0, 1.0)
+    assert not {"loss", "accuracy"} & monitor.last.keys()
 
 
 def test_alarm_of_what_is_not_finite():

@@ -1,10 +1,12 @@
 """Methods are found by name and by pattern, and refuse what is unknown or out of range."""
 
+import inspect
+
 import pytest
 import torch
 
-from problems import SuperAdam
-from superadam import create, list_methods, zoo
+from superadam import SuperAdam, create, list_methods, zoo
+from superadam.zoo.registry import Options
 
 NAMES = [
     "sgd",
@@ -70,7 +72,7 @@ def test_every_method_is_listed_and_can_be_created():
         assert not line.endswith(".")
         opt = create(name, torch.nn.Linear(2, 1))
         assert isinstance(opt, SuperAdam)
-        assert getattr(zoo, name) is zoo.METHODS[name]
+        assert getattr(zoo, name).__name__ == zoo.METHODS[name].name == name
 
 
 def test_the_learning_rate_may_come_third():
@@ -78,6 +80,12 @@ def test_the_learning_rate_may_come_third():
     for preset in (None, "cifar10"):
         opt = zoo.create("super_adam", torch.nn.Linear(2, 1), 0.5, preset=preset)
         assert opt.param_groups[0]["lr"] == 0.5
+
+
+def test_the_types_of_options_are_those_of_super_adam():
+    """Methods with typed signatures take every option of `SuperAdam`."""
+    known = inspect.signature(SuperAdam).parameters.keys()
+    assert Options.__annotations__.keys() == known - {"params", "lr", "weight_decay", "unknown"}
 
 
 def test_methods_are_listed_by_pattern():
@@ -98,6 +106,20 @@ def test_unknown_methods_get_a_suggestion(wrong, right):
 def test_unknown_methods_without_a_likeness_get_the_list():
     with pytest.raises(ValueError, match=r"known: .*adam.*yogi"):
         create("zzz", torch.nn.Linear(2, 1))
+
+
+def test_swapped_arguments_are_named():
+    with pytest.raises(TypeError, match=r"the name of a method first, got Linear: write create\('yogi', params\)"):
+        create(torch.nn.Linear(2, 1), "yogi")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("lbfgs", 'use "sdlbfgs"'), ("SparseAdam", "sparse=False"), ("Lookahead", "iterates.Lookahead")],
+)
+def test_names_that_are_no_method_get_what_there_is_instead(name, instead):
+    with pytest.raises(ValueError, match=f"Unknown method {name!r}: .*{instead}"):
+        create(name, torch.nn.Linear(2, 1))
 
 
 def test_unknown_options_get_a_suggestion():

@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 from torch.utils.weak import WeakIdKeyDictionary
 
-from superadam._state import formats, loading, options, owners, precision, recipes, twice, twins
+from superadam import methods
+from superadam._state import formats, loading, options, owners, precision, twice
 from superadam._state.options import Composition
 from superadam._state.pairing import Pairing
 from superadam._state.phases import BETWEEN, PENDING, START
@@ -103,7 +104,7 @@ class ComposedOptimizer(Optimizer):
 
     def _normalise(self) -> None:
         """Options have changed: turn new parts into plain data, and fit the state to them."""
-        recipes.follow(self)
+        methods.follow(self)
         for group in self.param_groups:
             group.update(options.normalised(group))
         self._plans = [self._new_plan(group) for group in self.param_groups]
@@ -212,7 +213,7 @@ class ComposedOptimizer(Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
-            recipes.follow(self)  # the group may have other options of the method
+            methods.follow(self)  # the group may have other options of the method
             plan = GroupPlan(group)
             self._plans.append(plan)
             if left_open:
@@ -298,14 +299,13 @@ class ComposedOptimizer(Optimizer):
         A method that torch has (`create("adamw")`, …) loads the checkpoints of torch's optimizer too.
         """
         self._current_plans()
-        state_dict = twins.from_torch(self, formats.current(loading.rejoined(state_dict)))
+        state_dict = methods.from_torch(self, formats.current(loading.rejoined(state_dict)))
         with loading.watched(self):
             super().load_state_dict(state_dict)
 
     def _loaded(self, loaded: dict[str, Any]) -> None:
         """After torch has loaded a state, before the user's own hooks."""
         loading.keep_dtypes(self, loaded)
-        recipes.adopt(self, loaded["param_groups"])
         self._reset()
         for plan, p, _ in self._with_state():  # what an older version did not keep
             self._complete(plan, p)
@@ -320,7 +320,7 @@ class ComposedOptimizer(Optimizer):
         self._inside = [plan.parts.constraint for plan in self._plans]
 
     def __getstate__(self) -> dict[str, Any]:
-        recipes.follow(self)
+        methods.follow(self)
         own = ("gradient_evaluations", "_modules", "_open_batch", "_within", "_processes")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 

@@ -9,7 +9,8 @@ from typing import TypeVar, overload
 import torch
 from torch import Tensor
 
-from superadam._state import recipes, refusals, twice
+from superadam import methods
+from superadam._state import refusals, twice
 from superadam._state import scaler as scaling
 from superadam._state.pairing import WATCHED
 from superadam._state.replay import Replay, is_due
@@ -83,7 +84,7 @@ class Evaluations(Points):
             self.init_state()
             return None
         if any(["method" in group for group in self.param_groups]):
-            recipes.follow(self)
+            methods.follow(self)
         plans = self._current_plans()
         two_point = any([plan.two_point for plan in plans])
         if any([plan.parts.constraint is not inside for plan, inside in zip(plans, self._inside, strict=True)]):

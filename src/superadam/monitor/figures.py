@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ __all__ = ["draw", "panels", "tabulate"]
 
 # The title of a panel, what it shows, and whether on a logarithmic axis.
 PANELS = (
+    ("loss", ("loss",), True),
     ("norms", ("grad_norm", "g_norm", "gradient_mapping", "estimator_error"), True),
     ("cosine of g_t and the newest gradient", ("cosine",), False),
     ("entries of H_t", ("H_min", "H_q10", "H_median", "H_q90", "H_max"), True),
@@ -28,7 +31,7 @@ COLUMNS = 3
 
 
 def panels(reports: Sequence[dict[str, Any]]) -> list[tuple[str, list[str], bool]]:
-    """The panels with data in some report, each with its quantities. A logarithmic axis needs positive numbers.
+    """Return the panels that have data, each with its quantities. A logarithmic axis needs positive numbers.
 
     >>> panels([{"step": 1, "cosine": 0.5}, {"step": 2, "cosine": 0.7, "condition": 9.0}])
     [('cosine of g_t and the newest gradient', ['cosine'], False), ('cond(H_t)', ['condition'], True)]
@@ -42,8 +45,8 @@ def panels(reports: Sequence[dict[str, Any]]) -> list[tuple[str, list[str], bool
     return found
 
 
-def draw(reports: Sequence[dict[str, Any]]) -> Any:
-    """A matplotlib figure of all reported quantities against the steps. Alarms are red lines."""
+def draw(reports: Sequence[dict[str, Any]], path: str | os.PathLike[str] | None = None) -> Any:
+    """Return a matplotlib figure of all reported quantities against the steps, with alarms as red lines."""
     try:
         from matplotlib.figure import Figure  # no display is needed, nor pyplot's global state
     except ImportError as missing:
@@ -64,17 +67,16 @@ def draw(reports: Sequence[dict[str, Any]]) -> Any:
             ax.legend(fontsize="small")
     for ax in figure.axes[len(shown) :]:
         ax.remove()
+    if path is not None:
+        figure.savefig(path)
     return figure
 
 
 def tabulate(reports: Sequence[dict[str, Any]]) -> Any:
-    """A pandas DataFrame with one row per report, by step. Nested values get one column per number."""
+    """Return a pandas DataFrame with one row per report, by step. Nested values get one column per number."""
     try:
-        import pandas
+        pandas = importlib.import_module("pandas")
     except ImportError as missing:
-        raise ImportError(
-            "Monitor.frame() needs pandas: pip install pandas. Without it, the reports are dicts in monitor.history"
-        ) from missing
-    if not reports:
-        return pandas.DataFrame()
-    return pandas.json_normalize(list(reports), sep="/").set_index("step")
+        hint = "pip install pandas. Without it, the reports are dicts in monitor.history"
+        raise ImportError(f"Monitor.frame() needs pandas: {hint}") from missing
+    return pandas.json_normalize(list(reports), sep="/").set_index("step") if reports else pandas.DataFrame()

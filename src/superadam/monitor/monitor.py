@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from superadam._state.composed import ComposedOptimizer
-from superadam.estimators import Summed
-from superadam.monitor import figures
+from superadam.lists import Scalar
+from superadam.monitor import figures, reading
 from superadam.monitor.alarms import Alarms
+from superadam.monitor.fresh import Fresh
 from superadam.monitor.measures import QUANTILES, Observed, factors, quantities
-from superadam.monitor.probes import Gradients, Points, Probes, points
+from superadam.monitor.reading import Gradients, Points
 from superadam.monitor.sinks import sinks
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Monitor"]
 
@@ -31,58 +29,25 @@ MEMORY = 0.8  # weight of the earlier reports in the averages that ratios of noi
 class Monitor:
     r"""Report on every `every`-th batch, in `last`, in `history` and to `to`. Training does not change by a single bit.
 
-    Norms and inner products run over all parameters that had a gradient. $\hat g = \nabla f(x_t; \xi_t)$ is the newest
-    stochastic gradient. A report is a dict that always contains:
+    A report is a dict. $\hat g$ is the newest gradient, q the gradient of the same batch at $x_{t-1}$. Norms run over
+    all parameters that had a gradient. docs/monitor.md has every key; these are the most used:
 
-    - `step`, `gradient_evaluations`, `lr`, `mu`, `alpha`: t, the gradients computed by training, γ, μ_t and α_t, for
-      the first parameter; `alpha_cap`, if the schedule has one.
-    - `grad_norm`, `g_norm`, `cosine`: ‖ĝ‖, ‖g_t‖ and the cosine between the two.
-    - `gradient_mapping`: $\lVert \tilde x_{t+1} - x_t \rVert / \gamma$.
-    - `x_norm`, `update_ratio`: ‖x_t‖ and $\mu_t \lVert \tilde x_{t+1} - x_t \rVert / \lVert x_t \rVert$.
-    - `H_min`, `H_q10`, `H_median`, `H_q90`, `H_max`, `condition`: the entries of a diagonal H_t, or the eigenvalues of
-      a matrix per tensor, and the ratio of the largest to the least. The quantiles use every k-th entry, at most
-      10,000.
+    - `step`, `gradient_evaluations`, `lr`, `mu`, `alpha`, and `loss` if it is known;
+    - `grad_norm`, `g_norm`, `cosine`: ‖ĝ‖, ‖g_t‖ and the cosine between the two;
+    - `gradient_mapping`, `update_ratio`: $\lVert \tilde x_{t+1} - x_t \rVert / \gamma$, and the length of the step over
+      `x_norm`;
+    - `H_min`, `H_q10`, `H_median`, `H_q90`, `H_max`, `condition`: entries or eigenvalues of H_t; `factors`,
+      `refresh_seconds` of matrices per tensor; `feasibility` with a constraint;
+    - `smoothness`, `difference_ratio`, with two gradients of a batch: $\lVert \hat g - q \rVert$ over
+      $\lVert x_t - x_{t-1} \rVert$, and its square over $\lVert \hat g \rVert^2$;
+    - `estimator_error`, `M`, `noise_scale`, `variance_ratio`, with `loss` and `batches`: unbiased estimates from two
+      fresh batches. Ratios are of averages over the reports, with weights 1, 0.8, 0.8², … into the past;
     - `alarms`: a dict from kind to message. Each is also a `MonitorWarning`, once until it clears.
 
-    With matrices per tensor:
-
-    - `factors`: for each of these tensors, by name, the rank of g_t up to rounding errors (`rank`) and its stable rank
-      ‖g‖²_F/‖g‖² (`stable_rank`); the least eigenvalue, the quartiles, the largest and the condition number of each
-      factor (`L_min`, `L_q25`, `L_median`, `L_q75`, `L_max`, `L_condition`, `R_min`, …; of PSGD, the factors of
-      H_t⁻¹); how many decompositions failed in float32 and were repeated in float64 (`retries`); and how many failed
-      there too, in a row (`failures`).
-    - `refresh_seconds`: time spent on eigenvectors since the last report (the host's time, on an accelerator).
-
-    With a constraint: `feasibility`, the largest distance of the parameters outside the set. No theorem bounds `M` on
-    a set that is not convex, such as a `Sphere`.
-
-    With two gradients of a batch, ĝ and $q = \nabla f(x_{t-1}; \xi_t)$:
-
-    - `smoothness`: $\lVert \hat g - q \rVert / \lVert x_t - x_{t-1} \rVert$, the local L.
-    - `difference_ratio`: $\lVert \hat g - q \rVert^2 / \lVert \hat g \rVert^2$, a proxy of `variance_ratio`.
-
-    With `loss` and `batches`. $q_1$ and $q_2$ are the gradients of two fresh batches at $x_t$:
-
-    - `estimator_error2`: $\langle g_t - q_1, g_t - q_2 \rangle$, unbiased for $\lVert \nabla f(x_t) - g_t \rVert^2$, so
-      it can be negative; `estimator_error`: its square root, or 0.
-    - `M`: $M_t = \lVert \nabla f(x_t) - g_t \rVert / \rho + \lVert \tilde x_{t+1} - x_t \rVert / \gamma$. Its first
-      term is `M_error`, the second `gradient_mapping`; `rho` is the least entry of H in all reports so far.
-    - `full_gradient_norm2`, `probe_variance`: $\langle q_1, q_2 \rangle$, unbiased for ‖∇f(x_t)‖², and
-      $\tfrac12 \lVert q_1 - q_2 \rVert^2$, unbiased for the variance of a gradient on one of `batches`.
-    - `noise_scale`: `probe_variance` / `full_gradient_norm2`, tr Σ/‖∇f‖² of McCandlish et al. (2018), in batches.
-    - `variance_ratio`: Var(ĝ - q)/Var(ĝ) of the gradients that training used, as
-      $\langle \hat g - q - d_1, \hat g - q - d_2 \rangle / \langle \hat g - q_1, \hat g - q_2 \rangle$; $d_1$ and
-      $d_2$ are the differences of the two fresh batches' gradients between $x_t$ and $x_{t-1}$.
-
-    A ratio of two noisy estimates is biased, so the numerators and denominators of the last two are averaged over the
-    reports, with weights 1, 0.8, 0.8², … into the past. The report omits a ratio if its denominator is not positive.
-
-    All values come from the state after the step. This has consequences for some parts:
-
-    - With the schedule `Storm`, `alpha` is that of the next step.
-    - With the matrix `AdaDelta`, H already includes this step.
-    - With the iterates `Ahead` and `Staged`, x_t is the point where the gradient was taken.
-    - H of `DampedLBFGS` is not diagonal, so neither H nor M is reported.
+    All values come from the state after the step. So with the schedule `Storm`, `alpha` is that of the next step, and
+    with the matrix `AdaDelta`, H already includes this step. With the iterates `Ahead` and `Staged`, x_t is the point
+    where the gradient was taken. H of `DampedLBFGS` is not diagonal, so neither H nor M is reported. No theorem bounds
+    `M` on a set that is not convex.
 
     Args:
         opt: a `SuperAdam`, or the result of `superadam.create`.
@@ -102,17 +67,19 @@ class Monitor:
     >>> with Monitor(opt, every=10) as monitor:
     ...     for _ in range(20):
     ...         opt.zero_grad()
-    ...         x.square().sum().backward()
+    ...         loss = x.square().sum()
+    ...         loss.backward()
+    ...         monitor.note(loss=loss)
     ...         opt.step()
     >>> [report["step"] for report in monitor.history]
     [10, 20]
-    >>> monitor.last["gradient_mapping"] > 0
+    >>> monitor.last["loss"] > 0 < monitor.last["gradient_mapping"]
     True
     """
 
     def __init__(
         self,
-        opt: ComposedOptimizer,
+        opt: Any,
         every: int = 50,
         to: Any = None,
         *,
@@ -121,7 +88,7 @@ class Monitor:
         full: Callable[[], Tensor | Iterable[Tensor]] | None = None,
         limits: dict[str, float] | None = None,
     ) -> None:
-        if not isinstance(opt, ComposedOptimizer):
+        if not reading.is_watchable(opt):
             raise TypeError(f"Monitor watches a SuperAdam, not {type(opt).__name__} (a trainer's wrapper? unwrap it)")
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ValueError(f"Invalid every: {every!r} (expected a whole number of batches, at least 1)")
@@ -131,10 +98,11 @@ class Monitor:
         self.rho = math.inf
         self._sinks = sinks(to)
         self._alarms = Alarms(limits)
-        self._probes = Probes(opt, loss, batches, full)
+        self._fresh = Fresh(opt, loss, batches, full)
         self._averages: dict[str, float] = {}
         self._batches = 0
         self._refreshed = 0.0
+        self._noted: dict[str, Scalar] = {}
         self._start: Points | None = None
         self._q: Gradients | None = None
         self._handles = [opt.register_step_pre_hook(self._before), opt.register_step_post_hook(self._after)]
@@ -144,15 +112,27 @@ class Monitor:
         """The newest report. Empty before the first one."""
         return self.history[-1] if self.history else {}
 
-    def plot(self) -> Any:
-        """A matplotlib figure of all reports, one panel per quantity: `monitor.plot().savefig("run.png")`.
+    def note(self, **numbers: Scalar) -> None:
+        """Add numbers to the next report, such as `loss=loss`. `step(closure)` notes the loss by itself.
+
+        Args:
+            numbers: numbers, or tensors with one element, which are copied to the host with the report.
+        """
+        for name, n in numbers.items():
+            self._noted[name] = n.detach().reshape(()) if isinstance(n, Tensor) else float(n)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw all reports, one panel per quantity, save the figure as `path`, if one is given, and return it.
 
         Norms, entries of H_t and ratios have logarithmic axes. A dotted red line marks a report with an alarm.
+
+        Args:
+            path: a file name that matplotlib knows, such as `run.png` or `run.pdf`.
         """
-        return figures.draw(self.history)
+        return figures.draw(self.history, path)
 
     def frame(self) -> Any:
-        """All reports as a pandas DataFrame, one row per report. Nested values have columns such as
+        """Return all reports as a pandas DataFrame, one row per report. Nested values have columns such as
         `factors/0.weight/L_condition`."""
         return figures.tabulate(self.history)
 
@@ -168,77 +148,76 @@ class Monitor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # ------------------------------------------------------------------------------------ hooks around `step`
+
     def _before(self, opt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before `step`: count, and copy what the step will overwrite."""
-        if opt._open_batch is not None:  # the second half of a batch
+        """Count the batch, and copy what the step will overwrite."""
+        if reading.between_halves(opt):
             return None
         self._batches += 1
         self._start = self._q = None
         if self._batches % self.every != 0:
             return None
-        self._start = points(opt)
-        if not opt.two_point:
-            return None
+        self._start = {p: p.detach().clone() for p in reading.parameters(opt)}
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if closure is None or not opt._pending():  # x does not move: there is one gradient
-            return None
-        watched = self._watched(closure)
-        return ((args[0], watched, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": watched})
+        return None if closure is None else ((opt,), {"closure": self._watched(closure, reading.is_pending(opt))})
 
-    def _watched(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The closure, wrapped so that the monitor keeps the first of its two gradients."""
-        first: list[Gradients] = []
+    def _watched(self, closure: Callable[[], Any], pair: bool) -> Callable[[], Any]:
+        """Return a closure that notes its first loss, and, of a pair of gradients at two points, the first."""
+        seen = False
 
-        def both() -> Any:
-            if first:
-                self._q = first[0]
+        def watched() -> Any:
+            nonlocal seen
             loss = closure()
-            if not first:
-                first.append(_gradients(self.opt))
+            if not seen:
+                seen, self._q = True, _gradients(self.opt) if pair else None
+                if isinstance(loss, int | float) or (isinstance(loss, Tensor) and loss.numel() == 1):
+                    self.note(loss=loss)
             return loss
 
-        return both
+        return watched
 
     def _after(self, opt: Any, args: Any, kwargs: Any) -> None:
-        """After `step`: report, if this step ended a batch that is due for a report."""
+        """Report, if this step ended a batch that is due for a report."""
         if self._start is None:
             return
-        if opt._open_batch is not None:  # the first half: the gradients are q, unscaled by now if a scaler is in use
+        if reading.between_halves(opt):  # the gradients are q, unscaled by now if a scaler is in use
             self._q = _gradients(opt)
-            if opt._dropped_batch is opt._open_batch:  # they have overflowed, and the batch is void
+            if reading.has_dropped(opt):
                 self._start = None
             return
         start, q, self._start, self._q = self._start, self._q, None, None
         place = None if opt.two_point else start  # x_t
         here = there = full = None
-        if self._probes.loss is not None:
-            here, *others = self._probes.halves(*([place] if q is None else [place, start]))
+        if self._fresh.loss is not None:
+            here, *others = self._fresh.halves(*([place] if q is None else [place, start]))
             there = others[0] if others else None
-        if self._probes.full is not None:
-            full = self._probes.whole(place)
-        measured = quantities(opt, Observed(start, q, here, there, full))
-        if measured is None:
+        if self._fresh.full is not None:
+            full = self._fresh.whole(place)
+        sums, found = quantities(opt, Observed(start, q, here, there, full, self._noted))
+        if not found:
             return
-        sums, first = measured
-        report = self._report(sums, first)
-        if of_tensors := factors(opt):
-            report["factors"] = of_tensors
-            seconds = sum(plan.refresh_seconds for plan in opt._plans)
-            # a loaded checkpoint begins to count anew
-            report["refresh_seconds"] = seconds - (self._refreshed if seconds >= self._refreshed else 0.0)
+        report = self._report(sums, found[0])
+        if of_tensors := factors(found):
+            seconds = reading.refresh_seconds(opt)
+            since = self._refreshed if seconds >= self._refreshed else 0.0  # a loaded checkpoint begins to count anew
+            report |= {"factors": of_tensors, "refresh_seconds": seconds - since}
             self._refreshed = seconds
-        summed = isinstance(first.estimator, Summed)
-        report["alarms"] = self._alarms.found(report, self.history, summed=summed)
+        report["alarms"] = self._alarms.found(report, self.history, summed=found[0].sums_gradients)
+        self._noted = {}
         self.history.append(report)
         for sink in self._sinks:
             sink(dict(report))
         self._alarms.warn(report["alarms"], report["step"])  # last, as warnings may be errors
 
-    def _report(self, sums: dict[str, list[float]], first: View) -> dict[str, Any]:
+    # ------------------------------------------------------------------------------------ the report
+
+    def _report(self, sums: dict[str, list[float]], first: reading.Reading) -> dict[str, Any]:
         total = {name: sum(values) for name, values in sums.items()}
         norm = {name: math.sqrt(total[f"{name}2"]) for name in ("grad", "g", "x", "mapping")}
         move2 = sum(m * (a * b) ** 2 for m, a, b in zip(sums["mapping2"], sums["gamma"], sums["mu"], strict=True))
         report: dict[str, Any] = {
+            **{name: sums[f"noted {name}"][0] for name in self._noted},
             "step": int(sums["step"][0]),
             "gradient_evaluations": self.opt.gradient_evaluations,
             **{name: sums[key][0] for name, key in (("lr", "gamma"), ("mu", "mu"), ("alpha", "alpha"))},
@@ -249,8 +228,8 @@ class Monitor:
             "x_norm": norm["x"],
             "update_ratio": _ratio(math.sqrt(move2), norm["x"]),
         }
-        if hasattr(first.schedule, "cap"):
-            report["alpha_cap"] = first.schedule.cap
+        if first.cap is not None:
+            report["alpha_cap"] = first.cap
         if "H_min" in sums:
             low, high = min(sums["H_min"]), max(sums["H_max"])
             self.rho = min(self.rho, low)
@@ -293,5 +272,5 @@ def _ratio(a: float, b: float) -> float:
 
 
 @torch.no_grad()
-def _gradients(opt: ComposedOptimizer) -> Gradients:
-    return {p: p.grad.clone() for p in opt._parameters() if p.grad is not None}
+def _gradients(opt: Any) -> Gradients:
+    return {p: p.grad.clone() for p in reading.parameters(opt) if p.grad is not None}

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from superadam._state.aside import aside, gradients
+from superadam._state.aside import aside
 from superadam._state.replay import Replay
 from superadam.lists import TensorList, dot, norm2, real, state_dtype
 
-__all__ = ["Evaluator", "LossFn", "Moments", "differences", "directions", "largest_curvature", "ratio", "untouched"]
+__all__ = [
+    "Evaluator",
+    "LossFn",
+    "Moments",
+    "differences",
+    "directions",
+    "gradients",
+    "largest_curvature",
+    "ratio",
+    "untouched",
+]
 
 LossFn = Callable[[nn.Module, Any], Tensor]
+List = Any  # a TensorList like the parameters
 
 
 @contextmanager
-def untouched(model: nn.Module, loader: object = None) -> Iterator[None]:
-    """A context manager that restores the model and the random generators."""
+def untouched(model: nn.Module, loader: object = None) -> Iterator[Replay]:
+    """Restore the model and the random generators at the end. Yield what the generators and buffers started from."""
     modes = [(module, module.training) for module in model.modules()]
     kept = [(p, p.grad, p.detach().clone()) for p in model.parameters()]
-    with aside([model], loader):
+    with aside([model], loader) as start:
         try:
             for p, _, _ in kept:
                 p.grad = None
-            yield
+            yield start
         finally:
             with torch.no_grad():
                 for p, grad, value in kept:
@@ -41,11 +51,29 @@ def untouched(model: nn.Module, loader: object = None) -> Iterator[None]:
                 module.training = training
 
 
+def gradients(loss: Tensor, params: Sequence[Tensor], source: str, hint: str = "") -> tuple[Tensor | None, ...]:
+    """Return the gradients of a loss without using `p.grad`; None for a parameter on which it does not depend.
+
+    For errors, `source` names the user's function that has returned the loss, and `hint` says what else may be wrong.
+    """
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        raise TypeError(
+            f"{source} must return the loss, a differentiable tensor with one element, and must not call backward(); "
+            f"it returned {loss!r}"
+        )
+    found = torch.autograd.grad(loss, params, allow_unused=True)
+    if all(grad is None for grad in found):
+        raise ValueError(
+            f"The loss of {source} depends on no parameter of the model. Is it the loss of another model?{hint}"
+        )
+    return found
+
+
 class Evaluator:
-    """Gradients of batches at x or at x + step."""
+    """Gradients of batches at x or at x + step, in the dtype of the state, as in line 11."""
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
-        self.model, self.loss_fn = model, loss_fn
+        self.model, self.loss_fn, self.count = model, loss_fn, 0
         self.params = [p for p in model.parameters() if p.requires_grad]
         if not self.params:
             raise ValueError("probe got a model in which no parameter requires a gradient")
@@ -55,60 +83,51 @@ class Evaluator:
                 "float(), and use torch.autocast in loss_fn"
             )
         self.x = [p.detach().clone() for p in self.params]
-        self.count = 0
 
-    def __call__(self, batch: Any) -> Tensor:
+    def __call__(self, batch: Any) -> List:
         with torch.enable_grad():
             loss = self.loss_fn(self.model, batch)
             grads = gradients(loss, self.params, "loss_fn")
-        self.loss = loss.detach()
-        self.count += 1
-        return cast(Tensor, TensorList(map(_in_state_dtype, self.params, grads)))
+        self.loss, self.count = float(loss.detach()), self.count + 1
+        found = [torch.zeros_like(p) if g is None else g for p, g in zip(self.params, grads, strict=True)]
+        return TensorList([real(g.resolve_conj()).to(state_dtype(g)) for g in found])
 
     @torch.no_grad()
-    def move(self, step: Tensor | None) -> None:
+    def move(self, step: List = None) -> None:
         """Move the parameters to x + step."""
-        steps = itertools.repeat(None) if step is None else step
-        for p, x, s in zip(self.params, self.x, steps, strict=False):
+        for i, (p, x) in enumerate(zip(self.params, self.x, strict=True)):
             p.copy_(x)
-            if s is not None:
-                real(p).add_(s)
-
-
-def _in_state_dtype(p: Tensor, grad: Tensor | None) -> Tensor:
-    """The gradient in the dtype of the state, as in line 11. Zero if the loss does not depend on p."""
-    if grad is None:
-        return torch.zeros_like(real(p), dtype=state_dtype(p))
-    return real(grad.resolve_conj()).to(state_dtype(p))
+            if step is not None:
+                real(p).add_(step.tensors[i])
 
 
 class Moments:
     """Running mean and variance of gradients, in the Euclidean norm and in that of H⁻¹."""
 
-    def __init__(self, H: Tensor) -> None:
+    def __init__(self, H: List) -> None:
         self.H, self.n = H, 0
         self.squares = {False: 0.0, True: 0.0}
 
-    def add(self, g: Tensor) -> None:
+    def add(self, g: List) -> None:
         self.n += 1
-        self.mean: Tensor = g if self.n == 1 else self.mean + (g - self.mean) / self.n
+        self.mean: List = g if self.n == 1 else self.mean + (g - self.mean) / self.n
         for weighted in (False, True):
             self.squares[weighted] += self._norm2(g, weighted)
 
     def variance(self, weighted: bool = False) -> float:
-        """E‖g - E g‖², unbiased."""
+        """Return E‖g - E g‖², unbiased."""
         return max(self.squares[weighted] - self.n * self._norm2(self.mean, weighted), 0.0) / (self.n - 1)
 
     def mean2(self, weighted: bool = False) -> float:
-        """‖E g‖², minus the variance of the mean, and at least 0."""
+        """Return ‖E g‖² minus the variance of the mean, at least 0."""
         return max(self._norm2(self.mean, weighted) - self.variance(weighted) / self.n, 0.0)
 
-    def _norm2(self, g: Tensor, weighted: bool) -> float:
+    def _norm2(self, g: List, weighted: bool) -> float:
         return float(dot(g / self.H, g) if weighted else norm2(g))
 
 
-def directions(at: Evaluator, samples: list[Any], lam: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean gradient, a mean of the noise only (with alternating signs), and H."""
+def directions(at: Evaluator, samples: list[Any], lam: float) -> tuple[List, List, List]:
+    """Return the mean gradient, a mean of the noise only (with alternating signs), and H."""
     new = g = u = at(samples[0])
     v = new * new
     for i, batch in enumerate(samples[1:], start=1):
@@ -120,17 +139,14 @@ def directions(at: Evaluator, samples: list[Any], lam: float) -> tuple[Tensor, T
     return g / n, u / n, (v / n).sqrt() + lam
 
 
-def differences(
-    at: Evaluator, samples: list[Any], steps: dict[str, Tensor], H: Tensor
-) -> tuple[dict[str, Moments], float]:
-    """Gradients at x, their changes over the steps "gradient" and "noise", their change over "gradient" with fresh
-    masks, and the loss at x."""
-    seen = {name: Moments(H) for name in ("at x", "fresh", "gradient", "noise")}
-    loss = 0.0
+def differences(at: Evaluator, samples: list[Any], steps: dict[str, List], H: List) -> tuple[dict[str, Moments], float]:
+    """Return moments of gradients at x, of their changes over the steps "gradient" and "noise", and of their change
+    over "gradient" with fresh masks; and the loss at x."""
+    seen, loss = {name: Moments(H) for name in ("at x", "fresh", "gradient", "noise")}, 0.0
     for batch in samples:
         start = Replay([at.model])
         at_x = at(batch)
-        loss += float(at.loss) / len(samples)
+        loss += at.loss / len(samples)
         seen["at x"].add(at_x)
         at.move(steps["gradient"])
         seen["fresh"].add(at(batch) - at_x)  # generators and buffers are where the last evaluation has left them
@@ -138,36 +154,34 @@ def differences(
             at.move(step)
             start.restore()
             seen[name].add(at(batch) - at_x)
-        at.move(None)
+        at.move()
     return seen, loss
 
 
-def largest_curvature(at: Evaluator, samples: list[Any], start: Tensor, H: Tensor, iterations: int) -> float:
-    """The largest eigenvalue of H⁻¹∇²f over some batches, from differences of gradients over steps of `start`'s
+def largest_curvature(at: Evaluator, samples: list[Any], start: List, H: List, iterations: int) -> float:
+    """Return the largest eigenvalue of H⁻¹∇²f over some batches, from differences of gradients over steps of `start`'s
     length."""
     origin = Replay([at.model])
 
-    def gradient() -> Tensor:
+    def gradient() -> List:
         origin.restore()
         return functools.reduce(operator.add, map(at, samples)) / len(samples)
 
-    v, size, value, at_x = start, _length(start, H), 0.0, gradient()
+    def length(step: List) -> float:
+        return math.sqrt(float(dot(step * H, step)))
+
+    v, size, value, at_x = start, length(start), 0.0, gradient()
     for _ in range(iterations):
         at.move(v)
         difference = gradient() - at_x
-        at.move(None)
+        at.move()
         value = ratio(dot(difference, v), dot(v * H, v))
         v = difference / H
-        v = v * (size / max(_length(v, H), 1e-30))
+        v = v * (size / max(length(v), 1e-30))
     return value
 
 
-def _length(step: Tensor, H: Tensor) -> float:
-    """‖step‖ in the norm of H."""
-    return math.sqrt(float(dot(step * H, step)))
-
-
 def ratio(a: float | Tensor, b: float | Tensor) -> float:
-    """a/b, or 0 if both are 0."""
+    """Return a/b, or 0 if both are 0."""
     a, b = float(a), float(b)
     return a / b if b != 0 else (math.inf if a > 0 else 0.0)

@@ -1,34 +1,12 @@
 r"""Does variance reduction pay for its second gradient? The rule behind `probe`, as functions of plain numbers.
 
-A step is $x_{t+1} = x_t - \gamma H^{-1} g_t$ with $g_t = \nabla f(x_t) + e_t$. Norms are those of $H^{-1}$, in which
-this is a plain gradient step. Curvatures are those of $H^{-1/2}\nabla^2 f H^{-1/2}$. A batch's gradient has variance
-$\sigma^2$. The difference of its gradients at $x_t$ and $x_{t-1}$ has variance $D = r\sigma^2$.
-
-**The error of the estimator.** With τ = 1, line 11 is $e_t = (1-\alpha)\,e_{t-1} + w_t$, where $w_t = \alpha n_t +
-(1-\alpha) d_t$ contains the noise $n_t$ of the new gradient and the noise $d_t$ of the difference (see the proof of the
-paper's lemma B2, before its inequalities). If the noise has the same variance at both points,
-$\mathrm{E}\langle n_t, d_t\rangle = D/2$, so that
-
-$$\mathrm{E}\|w_t\|^2 = \alpha^2\sigma^2 + (1-\alpha) D, \qquad
-  \mathrm{E}\|e_t\|^2 = \frac{\alpha^2 + (1-\alpha) r}{\alpha(2-\alpha)}\,\sigma^2.$$
-
-**Feedback.** The difference grows with the step and the step with the error: $D = \gamma^2(\kappa_g^2\|\nabla f\|^2 +
-\kappa_n^2\|e_t\|^2)$. So the error feeds itself, and grows without bound unless $(1-\alpha)\kappa_n^2\gamma^2 <
-\alpha(2-\alpha)$.
-
-**The effect of the error on x.** $e_t$ is smaller than $n_t$, but persists for $1/\alpha$ steps. On a quadratic with
-curvature λ, it causes a variance of $x_t$ which, as a multiple of that of plain gradients at the same γ, is
-
-$$\varphi = \frac{\mathrm{E}\|e_t\|^2}{\sigma^2} \cdot \frac{1 + ab}{1 - ab}, \qquad a = 1-\gamma\lambda,\;
-  b = 1-\alpha,$$
-
-about $(\alpha + r/\alpha)/(\alpha + \gamma\lambda)$. Momentum, τ = 0, makes $g_t$ smoother but does not change this
-variance. So variance reduction removes noise from x only where the curvature acts within $1/\alpha$ steps.
-
-**The rule.** For one step of τ = 1 at γ, τ = 0 takes two steps at γ/2: the same progress, the same number of gradients,
-and half the noise in x. So τ = 1 pays if $\varphi < 1/2$ for some α, at a γ that is stable. Roughly this is
-$\gamma\kappa_n^2 < \lambda$: the curvature must exceed γ times $\kappa_n^2$, which measures how much batches disagree
-about it.
+A step is $x_{t+1} = x_t - \gamma H^{-1} g_t$ with $g_t = \nabla f(x_t) + e_t$; norms and curvatures are those of
+$H^{-1}$, in which this is a plain gradient step. A batch's gradient has variance $\sigma^2$, the difference of its
+gradients at $x_t$ and $x_{t-1}$ has variance $D = r\sigma^2$. With τ = 1 the error $e_t$ is below $\sigma^2$, but
+persists for $1/\alpha$ steps: on a quadratic with curvature λ, x has φ times the variance that plain gradients cause.
+For one step of τ = 1 at γ, τ = 0 takes two steps at γ/2: the same progress, the same number of gradients, and half the
+noise. So τ = 1 pays if $\varphi < 1/2$ for some α, at a γ that is stable: roughly if $\gamma\kappa_n^2 < \lambda$,
+where $\kappa_n^2$ measures how much batches disagree about the curvature. docs/probe.md derives it.
 """
 
 from __future__ import annotations
@@ -66,11 +44,11 @@ class Measured:
 
 
 def error(alpha: float, ratio: float) -> float:
-    r"""$\mathrm{E}\|e_t\|^2/\sigma^2$ with τ = 1, from the variance ratio $r = D/\sigma^2$.
+    r"""Return $\mathrm{E}\|e_t\|^2/\sigma^2$ with τ = 1: $(\alpha^2 + (1-\alpha) r) / (\alpha (2-\alpha))$.
 
     Args:
         alpha: α.
-        ratio: r.
+        ratio: $r = D/\sigma^2$.
 
     >>> error(1.0, ratio=0.5)
     1.0
@@ -81,7 +59,10 @@ def error(alpha: float, ratio: float) -> float:
 
 
 def noise_in_x(alpha: float, ratio: float, ell: float) -> float:
-    r"""φ: the variance of x with τ = 1 as a multiple of that of plain gradients, where $\ell = \gamma\lambda$.
+    r"""Return φ, the variance of x with τ = 1 as a multiple of that of plain gradients.
+
+    $$\varphi = \frac{\mathrm{E}\|e_t\|^2}{\sigma^2} \cdot \frac{1 + ab}{1 - ab}, \qquad a = 1-\gamma\lambda,\;
+      b = 1-\alpha.$$
 
     Args:
         alpha: α.
@@ -98,10 +79,11 @@ def noise_in_x(alpha: float, ratio: float, ell: float) -> float:
 
 
 def curvature_limit(curvature: float, *, alpha: float, tau: float) -> float:
-    r"""The largest stable γ on a quadratic: $\frac{2}{\lambda} \cdot \frac{1+b}{1-b+2b\tau}$ with $b = 1-\alpha$.
+    r"""Return the largest stable γ on a quadratic.
 
-    With τ = 1 this is 2/λ for any α, as for gradient descent: without noise $g_t$ *is* $\nabla f(x_t)$. With τ = 0,
-    momentum b allows a γ that is (1+b)/(1-b) times as large.
+    It is $\frac{2}{\lambda} \cdot \frac{1+b}{1-b+2b\tau}$ with $b = 1-\alpha$. With τ = 1 this is 2/λ for any α, as for
+    gradient descent: without noise $g_t$ *is* $\nabla f(x_t)$. With τ = 0, momentum b allows a γ that is (1+b)/(1-b)
+    times as large.
 
     Args:
         curvature: λ.
@@ -116,7 +98,7 @@ def curvature_limit(curvature: float, *, alpha: float, tau: float) -> float:
 
 
 def least_alpha(p: Measured) -> float:
-    """The α below which, with τ = 1, the error grows without bound.
+    """Return the α below which, with τ = 1, the error feeds itself through the steps and grows without bound.
 
     Args:
         p: the measured inputs.
@@ -129,7 +111,7 @@ def least_alpha(p: Measured) -> float:
 
 
 def ratio_at(p: Measured, alpha: float) -> float:
-    """D/σ² with the feedback of the error on the steps. Infinite if the error feeds itself."""
+    """Return D/σ² with the feedback of the error on the steps. Infinite if the error feeds itself."""
     if p.noise == 0:
         return 0.0
     k = p.lr**2
@@ -139,7 +121,7 @@ def ratio_at(p: Measured, alpha: float) -> float:
 
 
 def noise_ratio(p: Measured, alpha: float) -> float:
-    """2φ: noise in x with τ = 1 as a multiple of that with τ = 0, at equal progress and equal numbers of gradients.
+    """Return 2φ, noise in x with τ = 1 as a multiple of that with τ = 0, at equal progress and numbers of gradients.
 
     Args:
         p: the measured inputs.
@@ -152,7 +134,7 @@ def noise_ratio(p: Measured, alpha: float) -> float:
 
 
 def best_alpha(p: Measured) -> float:
-    """The α that leaves the least noise in x, with τ = 1.
+    """Return the α that leaves the least noise in x, with τ = 1.
 
     Args:
         p: the measured inputs.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from superadam.parts import check
@@ -35,7 +35,7 @@ class LrReport:
 
     @property
     def suggestion(self) -> float:
-        """A tenth of the learning rate with the least averaged loss, after which the loss rises."""
+        """Return a tenth of the learning rate with the least averaged loss, after which the loss rises."""
         return 0.1 * self.lrs[self.smoothed.index(min(self.smoothed))]
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class LrReport:
             try:
                 from matplotlib import pyplot
             except ImportError:
-                raise ImportError("plot() needs matplotlib: pip install superadam-lab") from None
+                raise ImportError("plot() needs matplotlib: pip install matplotlib") from None
             _, ax = pyplot.subplots()
         ax.plot(self.lrs, self.losses, alpha=0.3, label="loss")
         ax.plot(self.lrs, self.smoothed, label="averaged")
@@ -102,6 +102,16 @@ def find_lr(
     check(steps >= 3, "steps", steps, "steps >= 3")
     check(0 <= smoothing < 1, "smoothing", smoothing, "0 <= smoothing < 1")
     lrs, losses, smoothed, average, diverged = [], [], [], 0.0, False
+
+    def step(opt: Optimizer, batch: Any) -> float:
+        def closure() -> float:
+            opt.zero_grad()
+            loss = loss_fn(model, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.item()
+
+        return float(opt.step(closure))
+
     with untouched(model, batches):
         opt = create(build, model) if isinstance(build, str) else build(model)
         shares = [float(group["lr"]) for group in opt.param_groups]
@@ -110,7 +120,7 @@ def find_lr(
             lrs.append(low * (high / low) ** (n / (steps - 1)))
             for group, share in zip(opt.param_groups, shares, strict=True):
                 group["lr"] = lrs[-1] * share / (max(shares) or 1.0)
-            losses.append(_step(opt, model, loss_fn, next(rest)))
+            losses.append(step(opt, next(rest)))
             average = smoothing * average + (1 - smoothing) * losses[-1]
             smoothed.append(average / (1 - smoothing ** (n + 1)))
             least = min(smoothed)
@@ -123,17 +133,6 @@ def find_lr(
     if not losses:
         raise ValueError(f"The loss is not finite at lr = {low:g}, the smallest that find_lr tries: use a smaller low")
     return LrReport(tuple(lrs), tuple(losses), tuple(smoothed), diverged)
-
-
-def _step(opt: Optimizer, model: nn.Module, loss_fn: LossFn, batch: Any) -> float:
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss = loss_fn(model, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
-
-    loss: Any = opt.step(closure)  # type: ignore[arg-type]
-    return float(loss.detach() if isinstance(loss, Tensor) else loss)
 
 
 def _endless(batches: Iterable[Any]) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,39 +58,59 @@ class ProbeReport:
 
     @property
     def noise_scale(self) -> float:
-        """tr Σ / ‖∇f‖²: the number of batches whose mean gradient has equal noise and signal."""
+        """Return tr Σ / ‖∇f‖², the number of batches whose mean gradient has equal noise and signal."""
         return self.noise / self.gradient2 if self.gradient2 > 0 else math.inf
 
     @property
     def noise_share(self) -> float:
-        """The fraction of a step's progress that noise cancels: γλσ²/(2‖∇f‖²), along the noise. Above 1, f does not
-        decrease."""
+        """Return the fraction of a step's progress that noise cancels: γλσ²/(2‖∇f‖²). Above 1, f does not decrease."""
         p = self.measured
-        loss = p.lr * p.curvature_noise * p.noise / 2
-        return loss / p.gradient2 if p.gradient2 > 0 else math.inf
+        return p.lr * p.curvature_noise * p.noise / 2 / p.gradient2 if p.gradient2 > 0 else math.inf
 
     @property
     def alpha(self) -> float:
-        """The best α with τ = 1."""
+        """Return the best α with τ = 1."""
         return noise_model.best_alpha(self.measured)
 
     @property
     def noise_ratio(self) -> float:
-        """Noise in x with τ = 1 as a multiple of that with τ = 0, at equal progress per gradient."""
+        """Return the noise in x with τ = 1 as a multiple of that with τ = 0, at equal progress per gradient."""
         return noise_model.noise_ratio(self.measured, self.alpha)
 
     @property
     def tau(self) -> float:
-        """The recommended τ at this learning rate: 1 if noise matters, τ = 1 reduces it, and the step is stable."""
+        """Return the recommended τ at this learning rate: 1 if noise matters, τ = 1 reduces it, and it is stable."""
         pays = self.noise_ratio < 1 and self.noise_share > 0.1 and self.lr < self.stable_lr(1.0)
         return 1.0 if pays else 0.0
 
     def stable_lr(self, tau: float, alpha: float = 0.1) -> float:
-        """The learning rate above which line 11, with this τ and α, diverges on a quadratic with `curvature_max`."""
+        """Return the learning rate above which line 11 diverges on a quadratic with `curvature_max`."""
         return noise_model.curvature_limit(self.curvature_max, alpha=alpha, tau=tau)
 
     def __str__(self) -> str:
-        return "\n".join(_words(self))
+        """Return the numbers and the verdict in words."""
+        if self.tau > 0:
+            verdict = f"variance reduction pays for its second gradient here. Use tau=1, alpha about {self.alpha:.2g}."
+        elif self.lr >= self.stable_lr(1.0):
+            verdict = "this lr is too large for tau=1. Use tau=0, or probe a smaller one."
+        elif self.noise_share <= 0.1:
+            verdict = "noise does not limit the step here, so there is nothing for tau=1 to gain. Use tau=0."
+        else:
+            verdict = "the second gradient costs more than it brings here. Use tau=0."
+        return f"""\
+probe: {self.batches} batches, {self.evaluations} gradients, a step of lr {self.lr:g} (τ = 0: two of {self.lr / 2:g})
+  loss {self.loss:.4g}, gradient norm² {self.gradient2:.3g}, noise tr Σ {self.noise:.3g} in a batch
+  noise scale {self.noise_scale:.3g}: the mean of so many batches has as much noise as gradient
+  variance of the difference of two gradients, to that of one: {self.variance_ratio:.3g} with the same masks, \
+{self.variance_ratio_without_replay:.3g} with others
+  curvature in the metric of H: {self.curvature_gradient:.3g} along the gradient, {self.curvature_noise:.3g} \
+along the noise, {self.curvature_max:.3g} at most
+  stable on a quadratic: lr < {self.stable_lr(1.0):.2g} with tau=1, {self.stable_lr(0.0):.2g} with tau=0 and \
+alpha=0.1; alpha > {noise_model.least_alpha(self.measured):.2g} with tau=1
+  noise takes back {self.noise_share:.2g} of a step's progress
+  noise in x with tau=1, at its best alpha {self.alpha:.2g}: {self.noise_ratio:.2f} of that with tau=0, at equal \
+progress for each gradient
+  verdict: {verdict}"""
 
 
 def probe(
@@ -103,7 +123,7 @@ def probe(
     power_iterations: int = 8,
     lam: float = 5e-4,
 ) -> ProbeReport:
-    r"""Measure gradient noise, the noise of differences, and curvature. Say whether variance reduction would pay.
+    r"""Measure gradient noise, the noise of differences, and curvature, to say whether variance reduction would pay.
 
     The first half of the batches gives Adam's step δ = -lr · H⁻¹ḡ after as many steps: ḡ is their mean gradient and
     H = diag(√(mean of squares) + λ). The second half is for measurements at x and at x + δ. `probe` restores everything
@@ -141,14 +161,9 @@ def probe(
             f"got {type(model).__name__}, {type(loss_fn).__name__} and {type(loader).__name__}"
         )
     check(isinstance(lr, int | float) and 0 < lr < math.inf, "lr", lr, "a number lr > 0")
-    check(isinstance(batches, int) and batches >= 4, "batches", batches, "a whole number, batches >= 4")
-    check(
-        isinstance(power_iterations, int) and power_iterations >= 1,
-        "power_iterations",
-        power_iterations,
-        "a whole number, power_iterations >= 1",
-    )
     check(isinstance(lam, int | float) and 0 < lam < math.inf, "lam", lam, "a number lam > 0")
+    for name, value, least in (("batches", batches, 4), ("power_iterations", power_iterations, 1)):
+        check(isinstance(value, int) and value >= least, name, value, f"a whole number, {name} >= {least}")
     with untouched(model, loader):
         samples = list(itertools.islice(loader, batches))
         if len(samples) < 4:
@@ -163,19 +178,20 @@ def _measure(at: Evaluator, samples: list[Any], lr: float, power_iterations: int
     g, u, H = directions(at, samples[:half], lam)
     steps = {"gradient": g / H * -lr, "noise": u / H * -lr}
     seen, loss = differences(at, samples[half:], steps, H)
+    sigma2, var = seen["at x"], {name: moments.variance() for name, moments in seen.items()}
     along = {name: ratio(dot(seen[name].mean, step), dot(step * H, step)) for name, step in steps.items()}
+    kappa = {name: ratio(seen[name].variance(weighted=True), dot(step * H, step)) for name, step in steps.items()}
     largest = largest_curvature(at, samples[half : half + 4], steps["gradient"], H, power_iterations)
-    sigma2 = seen["at x"]
-    if not math.isfinite(loss + sigma2.variance()):
+    if not math.isfinite(loss + var["at x"]):
         raise ValueError("probe found a non-finite loss or gradient at the model's current parameters")
-    if not math.isfinite(largest + sum(moments.variance() for moments in seen.values())):
+    if not math.isfinite(largest + sum(var.values())):
         raise ValueError(f"probe found non-finite gradients after a step with lr = {lr:g}: use a smaller lr")
     measured = noise_model.Measured(
         lr=lr,
         gradient2=sigma2.mean2(weighted=True),
         noise=sigma2.variance(weighted=True),
-        kappa_gradient2=ratio(seen["gradient"].variance(weighted=True), lr**2 * dot(g / H, g)),
-        kappa_noise2=ratio(seen["noise"].variance(weighted=True), lr**2 * dot(u / H, u)),
+        kappa_gradient2=kappa["gradient"],
+        kappa_noise2=kappa["noise"],
         curvature_noise=max(along["noise"], 0.0),
         curvature_max=max(largest, *along.values()),
     )
@@ -185,43 +201,11 @@ def _measure(at: Evaluator, samples: list[Any], lr: float, power_iterations: int
         lr=lr,
         loss=loss,
         gradient2=sigma2.mean2(),
-        noise=sigma2.variance(),
-        variance_ratio=ratio(seen["gradient"].variance(), sigma2.variance()),
-        variance_ratio_without_replay=ratio(seen["fresh"].variance(), sigma2.variance()),
+        noise=var["at x"],
+        variance_ratio=ratio(var["gradient"], var["at x"]),
+        variance_ratio_without_replay=ratio(var["fresh"], var["at x"]),
         curvature_gradient=along["gradient"],
         curvature_noise=along["noise"],
         curvature_max=measured.curvature_max,
         measured=measured,
     )
-
-
-def _words(r: ProbeReport) -> Iterator[str]:
-    """The numbers and the verdict."""
-    yield f"probe: {r.batches} batches, {r.evaluations} gradients, a step of lr {r.lr:g} (τ = 0: two of {r.lr / 2:g})"
-    yield f"  loss {r.loss:.4g}, gradient norm² {r.gradient2:.3g}, noise tr Σ {r.noise:.3g} in a batch"
-    yield f"  noise scale {r.noise_scale:.3g}: the mean of so many batches has as much noise as gradient"
-    yield (
-        f"  variance of the difference of two gradients, to that of one: {r.variance_ratio:.3g} with the same masks, "
-        f"{r.variance_ratio_without_replay:.3g} with others"
-    )
-    yield (
-        f"  curvature in the metric of H: {r.curvature_gradient:.3g} along the gradient, {r.curvature_noise:.3g} "
-        f"along the noise, {r.curvature_max:.3g} at most"
-    )
-    yield (
-        f"  stable on a quadratic: lr < {r.stable_lr(1.0):.2g} with tau=1, {r.stable_lr(0.0):.2g} with tau=0 and "
-        f"alpha=0.1; alpha > {noise_model.least_alpha(r.measured):.2g} with tau=1"
-    )
-    yield f"  noise takes back {r.noise_share:.2g} of a step's progress"
-    yield (
-        f"  noise in x with tau=1, at its best alpha {r.alpha:.2g}: {r.noise_ratio:.2f} of that with tau=0, at equal "
-        "progress for each gradient"
-    )
-    if r.tau > 0:
-        yield f"  verdict: variance reduction pays for its second gradient here. Use tau=1, alpha about {r.alpha:.2g}."
-    elif r.lr >= r.stable_lr(1.0):
-        yield "  verdict: this lr is too large for tau=1. Use tau=0, or probe a smaller one."
-    elif r.noise_share <= 0.1:
-        yield "  verdict: noise does not limit the step here, so there is nothing for tau=1 to gain. Use tau=0."
-    else:
-        yield "  verdict: the second gradient costs more than it brings here. Use tau=0."

@@ -1,10 +1,10 @@
 r"""The methods of the literature, each a composition of the same parts.
 
-Every builder returns a `SuperAdam`. It passes on the options of `SuperAdam` that its signature does not name
-(`maximize`, `foreach`, `clip`, …). Where torch has the method, names and defaults are torch's, except for SGD's lr; the
-steps equal torch's, and checkpoints go both ways (`load_state_dict`, `torch_state_dict`). The param groups hold
-`betas`, `momentum` and the other options of the method, so that groups can have their own and schedulers can change
-them. The default lr of every method trains. The presets have the values of the paper's experiments.
+Every method is a function that returns a `SuperAdam`, and takes its options too (`maximize`, `foreach`, `clip`, …).
+Where torch has the method, names and defaults are torch's, except for SGD's lr; the steps equal torch's, and
+checkpoints go both ways (`load_state_dict`, `torch_state_dict`). The param groups hold `betas`, `momentum` and the
+other options of the method, so that groups can have their own and schedulers can change them. The default lr of every
+method trains. The presets have the values of the paper's experiments.
 
 Options that several methods have:
 
@@ -51,75 +51,76 @@ SuperAdam(
 adabound: Adam's learning rates between bounds that close in on SGD's
 """
 
-from superadam._state.twins import torch_state_dict
-from superadam.zoo.adam_family import adabelief, adabound, adam, adamw, amsgrad, generalized_adam, padam, yogi
-from superadam.zoo.automatic import dog, lamb, lars, prodigy, stable_adamw
-from superadam.zoo.faster import adam_plus, adamw_ahead, mars, mars_approx, nigt, sdlbfgs, storm, super_adam
-from superadam.zoo.first_order import adadelta, adagrad, adagrad_norm, adaptive_sgd, sadagrad, sc_adagrad, sgd
-from superadam.zoo.later import adam_mini, adan, ademamix, adopt, cautious_adamw, lion, schedule_free_adamw, sophia_g
-from superadam.zoo.muon_family import limuon, mars_m, mars_shampoo, muon
-from superadam.zoo.of_torch import adafactor, adamax, asgd, nadam, nadamw, radam, rmsprop, rprop
-from superadam.zoo.plus import super_adam_plus
-from superadam.zoo.registry import METHODS, create, list_methods, method
-from superadam.zoo.shampoo_family import kl_shampoo, psgd_kron, shampoo, soap
+from superadam.methods import METHODS, torch_state_dict
+from superadam.zoo.adam_family import (
+    adabelief,
+    adabound,
+    adam,
+    adam_mini,
+    adamax,
+    adamw,
+    adan,
+    ademamix,
+    adopt,
+    amsgrad,
+    cautious_adamw,
+    generalized_adam,
+    lamb,
+    lion,
+    nadam,
+    nadamw,
+    padam,
+    prodigy,
+    radam,
+    schedule_free_adamw,
+    sophia_g,
+    stable_adamw,
+    yogi,
+)  # fmt: skip
+from superadam.zoo.first_order import (
+    adadelta,
+    adafactor,
+    adagrad,
+    adagrad_norm,
+    adaptive_sgd,
+    asgd,
+    dog,
+    lars,
+    rmsprop,
+    rprop,
+    sadagrad,
+    sc_adagrad,
+    sgd,
+)  # fmt: skip
+from superadam.zoo.of_matrices import (
+    kl_shampoo,
+    limuon,
+    mars_m,
+    mars_shampoo,
+    muon,
+    psgd_kron,
+    shampoo,
+    soap,
+    super_adam_plus,
+)  # fmt: skip
+from superadam.zoo.registry import create, list_methods, method
+from superadam.zoo.variance_reduction import (
+    adam_plus,
+    adamw_ahead,
+    mars,
+    mars_approx,
+    nigt,
+    sdlbfgs,
+    storm,
+    super_adam,
+)  # fmt: skip
 
 __all__ = [
-    "METHODS",
-    "adabelief",
-    "adabound",
-    "adadelta",
-    "adafactor",
-    "adagrad",
-    "adagrad_norm",
-    "adam",
-    "adam_mini",
-    "adam_plus",
-    "adamax",
-    "adamw",
-    "adamw_ahead",
-    "adan",
-    "adaptive_sgd",
-    "ademamix",
-    "adopt",
-    "amsgrad",
-    "asgd",
-    "cautious_adamw",
-    "create",
-    "dog",
-    "generalized_adam",
-    "kl_shampoo",
-    "lamb",
-    "lars",
-    "limuon",
-    "lion",
-    "list_methods",
-    "mars",
-    "mars_approx",
-    "mars_m",
-    "mars_shampoo",
-    "method",
-    "muon",
-    "nadam",
-    "nadamw",
-    "nigt",
-    "padam",
-    "prodigy",
-    "psgd_kron",
-    "radam",
-    "rmsprop",
-    "rprop",
-    "sadagrad",
-    "sc_adagrad",
-    "schedule_free_adamw",
-    "sdlbfgs",
-    "sgd",
-    "shampoo",
-    "soap",
-    "sophia_g",
-    "stable_adamw",
-    "storm",
-    "super_adam",
-    "super_adam_plus",
-    "torch_state_dict",
-    "yogi",
-]
+    "METHODS", "adabelief", "adabound", "adadelta", "adafactor", "adagrad", "adagrad_norm", "adam", "adam_mini",
+    "adam_plus", "adamax", "adamw", "adamw_ahead", "adan", "adaptive_sgd", "ademamix", "adopt", "amsgrad", "asgd",
+    "cautious_adamw", "create", "dog", "generalized_adam", "kl_shampoo", "lamb", "lars", "limuon", "lion",
+    "list_methods", "mars", "mars_approx", "mars_m", "mars_shampoo", "method", "muon", "nadam", "nadamw", "nigt",
+    "padam", "prodigy", "psgd_kron", "radam", "rmsprop", "rprop", "sadagrad", "sc_adagrad", "schedule_free_adamw",
+    "sdlbfgs", "sgd", "shampoo", "soap", "sophia_g", "stable_adamw", "storm", "super_adam", "super_adam_plus",
+    "torch_state_dict", "yogi",
+]  # fmt: skip

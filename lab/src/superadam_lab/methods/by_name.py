@@ -153,5 +153,5 @@ def _foreign(
 
 
 def _default_of(name: str) -> Callable[[str], Any]:
-    parameters = inspect.signature(zoo.METHODS[name]).parameters
+    parameters = inspect.signature(zoo.METHODS[name].compose).parameters
     return lambda option: parameters[option].default if option in parameters else None

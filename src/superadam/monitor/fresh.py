@@ -1,42 +1,34 @@
-"""Extra gradients for the monitor, computed without changing training."""
+"""Gradients of fresh batches for the monitor, computed without changing training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from superadam._state.aside import aside, gradients
+from superadam._state.aside import aside
 from superadam._state.replay import generators_of, put_back
+from superadam.monitor.reading import Gradients, Points, buffered, parameters
+from superadam.probe.gradients import gradients
 
-if TYPE_CHECKING:
-    from superadam._state.composed import ComposedOptimizer
-
-__all__ = ["Gradients", "Points", "Probes", "points"]
-
-# Parameter → a point, or the gradient there (absent: zero).
-Points = dict[Tensor, Tensor]
-Gradients = dict[Tensor, Tensor]
+__all__ = ["Fresh"]
 
 SEED = 20211206
 HIDDEN = " (FSDP2's fully_shard hides its parameters from these functions: watch without them.)"
 
 
-def points(opt: ComposedOptimizer) -> Points:
-    """A copy of the parameters."""
-    return {p: p.detach().clone() for p in opt._parameters()}
+class Fresh:
+    """Evaluate the user's functions with random numbers of its own.
 
-
-class Probes:
-    """Evaluates the user's functions with its own random numbers, and restores parameters, buffers of the optimizer's
-    modules, and generators. It does not touch `p.grad`."""
+    It restores parameters, buffers of the optimizer's modules, and generators, and does not touch `p.grad`.
+    """
 
     def __init__(
         self,
-        opt: ComposedOptimizer,
+        opt: Any,
         loss: Callable[[Any], Tensor] | None,
         batches: Iterable[Any] | None,
         full: Callable[[], Tensor | Iterable[Tensor]] | None,
@@ -48,18 +40,17 @@ class Probes:
                 raise TypeError(f"Invalid {name}: {given!r} (expected a function that returns a loss)")
         if batches is not None and not isinstance(batches, Iterable):
             raise TypeError(f"Invalid batches: {batches!r} (expected an iterable of batches, such as the loader)")
-        if (loss or full) and opt.defaults["differentiable"]:
+        if (loss or full) and opt.defaults.get("differentiable"):
             raise ValueError("loss= and full= move the parameters, which differentiable=True does not allow")
         self.opt, self.loss, self.batches, self.full = opt, loss, batches, full
         self._iterator: Iterator[Any] = iter(())
         self._seed = SEED
 
     def halves(self, *places: Points | None) -> list[tuple[Gradients, Gradients]]:
-        """∇f(·; ξ) and ∇f(·; ξ') at every point (None: the current parameters), for the same fresh ξ and ξ'."""
+        """Return ∇f(·; ξ) and ∇f(·; ξ') at every point (None: the current one), for the same fresh ξ and ξ'."""
         assert self.loss is not None
         with self._aside() as replay:
-            batches = (self._next(), self._next())
-            taken = []
+            batches, taken = (self._next(), self._next()), []
             for place in places:
                 with self._at(place):
                     both = []
@@ -70,11 +61,11 @@ class Probes:
         return taken
 
     def whole(self, place: Points | None) -> Gradients:
-        """∇f, from the function `full`."""
+        """Return ∇f at a point, from the function `full`."""
         assert self.full is not None
+        total: Gradients = {}
         with self._aside(), self._at(place):
             losses = self.full()
-            total: Gradients = {}
             for loss in losses if isinstance(losses, Iterable) and not isinstance(losses, Tensor) else [losses]:
                 for p, grad in self._gradient(loss).items():
                     total[p] = total[p] + grad if p in total else grad
@@ -82,23 +73,22 @@ class Probes:
 
     def _next(self) -> Any:
         for _ in range(2):
-            try:
-                return next(self._iterator)
-            except StopIteration:
-                assert self.batches is not None
-                self._iterator = iter(self.batches)
+            for batch in self._iterator:
+                return batch
+            assert self.batches is not None
+            self._iterator = iter(self.batches)
         raise ValueError("batches= has no batch left. An iterator can be used only once: pass the loader itself.")
 
     def _gradient(self, loss: Tensor) -> Gradients:
-        params = [p for p in self.opt._parameters() if p.requires_grad]
+        params = [p for p in parameters(self.opt) if p.requires_grad]
         grads = gradients(loss, params, "loss= or full=", HIDDEN)
         return {p: grad for p, grad in zip(params, grads, strict=True) if grad is not None}
 
     @contextmanager
     def _aside(self) -> Iterator[Callable[[int], None]]:
-        """Inside, random numbers come from the monitor's own seeds. Yields a function that sets the i-th seed."""
+        """Draw random numbers from own seeds inside. Yield a function that sets the i-th seed."""
         self._seed += 2
-        with aside(self.opt._buffered(), self.batches) as kept, torch.enable_grad():
+        with aside(buffered(self.opt), self.batches) as kept, torch.enable_grad():
 
             def replay(i: int) -> None:
                 kept.restore()
@@ -111,7 +101,7 @@ class Probes:
 
     @contextmanager
     def _at(self, place: Points | None) -> Iterator[None]:
-        """Inside, the parameters hold another point."""
+        """Let the parameters hold another point inside."""
         with put_back(place or ()):
             with torch.no_grad():
                 for p, x in (place or {}).items():
