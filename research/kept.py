@@ -1,6 +1,7 @@
 """What is kept of the runs behind a page: one file for some comparisons; and their place on the page."""
 
 import dataclasses
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,7 @@ def write(path: Path, found: list[Results], command: str, whole: Callable[[Recor
             record.rows = [{k: _short(row[k]) for k in COLUMNS if k in row} for row in rows]
     path.parent.mkdir(exist_ok=True)
     lines = [json.dumps(dataclasses.asdict(r), ensure_ascii=False).replace('{"task":', '\n{"task":') for r in found]
-    path.write_text("[" + ",\n".join(lines) + "]\n", encoding="utf-8")
+    pack(path, "[" + ",\n".join(lines) + "]\n")
 
 
 def _short(value: Any) -> Any:
@@ -36,7 +37,17 @@ def _short(value: Any) -> Any:
 
 
 def read(path: Path) -> list[Results]:
-    return [Results.of(found) for found in json.loads(path.read_text(encoding="utf-8"))]
+    return [Results.of(found) for found in unpack(path)]
+
+
+def pack(path: Path, text: str) -> None:
+    """Write a `.json.gz` file: an eighth of the text's size, and the same bytes for the same text."""
+    path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+
+
+def unpack(path: Path) -> Any:
+    """Read a `.json.gz` file."""
+    return json.loads(gzip.decompress(path.read_bytes()))
 
 
 def filled(text: str, mark: str, content: str) -> str:

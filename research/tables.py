@@ -1,5 +1,6 @@
 """Read the tables of a page and the stored runs, without the code that wrote them: the checks compare both."""
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -17,10 +18,20 @@ def rows(topic, mark):
     return head[1:], {cells[0]: cells[1:] for cells in body}
 
 
+def stored(file):
+    """Return the content of a `.json.gz` file."""
+    return json.loads(gzip.decompress(file.read_bytes()))
+
+
+def files(folder):
+    """Return the `.json.gz` files of a folder by their names."""
+    return {path.name.removesuffix(".json.gz"): path for path in sorted(folder.glob("*.json.gz"))}
+
+
 def reports(file, budget="gradients"):
     """Return the final runs by task, method and seed. With equal seconds, AdamW's are those with equal gradients."""
     found = {}
-    for comparison in json.loads(file.read_text(encoding="utf-8")):
+    for comparison in stored(file):
         for r in comparison["records"]:
             equal = "gradients" if r["method"] == "AdamW" else budget
             if r["phase"] == "report" and r["status"] == "finished" and r["budget"] == equal:

@@ -96,7 +96,7 @@ OF_PACKAGES = [
 ]
 
 NOT_COMPARED = """\
-`sophia_g` and `dog` are compared with their published formulas only (`tests/zoo/test_later.py`,
+`sophia_g` and `dog` are compared with their published formulas only (`tests/zoo/test_formulas.py`,
 `tests/test_stepsizes.py`). Matrix methods are compared in `tests/peers/test_matrices.py`."""
 
 MOST_USED_INTRO = """\

@@ -318,6 +318,26 @@ def test_an_error_of_the_system_leaves_the_old_file(name, saved, monkeypatch):
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
+def test_two_processes_do_not_mix_their_files(saved, monkeypatch):
+    """What the other one has begun is taken for a left-over: it hears of it, and one whole file is there."""
+    path, run = saved
+    run.save(path)
+    original = os.fsync
+
+    def meanwhile(fd):
+        monkeypatch.setattr(os, "fsync", original)
+        run.save(path)
+        original(fd)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    with pytest.raises(RuntimeError, match=r"another process saves to it.*rank 0 only"):
+        run.save(path)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    run.load(path)
+    with pytest.raises(FileNotFoundError):
+        run.save(path.parent / "missing" / "run")
+
+
 def test_the_file_is_as_open_would_make_it(tmp_path):
     """Readable by those who may, behind a symbolic link too; what a killed process left is cleared away."""
     model = nn.Linear(2, 1)

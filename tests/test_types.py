@@ -83,6 +83,7 @@ def test_mypy_finds_what_is_wrong_in_a_program(tmp_path):
     env = {**os.environ, "MYPYPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "lab" / "src")])}
     said = subprocess.run(command, cwd=tmp_path, env=env, check=False, capture_output=True, text=True).stdout
     found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    found = [e for e in found if e["file"] == "program.py"]  # in the library, packages without types are errors here
     check([(e["file"], e["line"], e["message"]) for e in found if e["severity"] == "error"])
 
 

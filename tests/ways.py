@@ -172,7 +172,7 @@ def result(build=SuperAdam, dtypes=(torch.float64,), parameters=PARAMETERS, **op
 
 
 def refused(matrix, variant):
-    """Combinations that make no sense, as tests/equality/test_compositions.py knows, or that say nothing more."""
+    """Combinations that make no sense, as tests/matrices/test_diagonal.py knows, or that say nothing more."""
     line_9 = "constraint" in VARIANTS[variant] or "penalty" in VARIANTS[variant]
     dense = isinstance(MATRICES[matrix], matrices.ByShape) or MATRICES[matrix].scope != "coordinate"
     few = ("case 1", "case 2", "case 3", "AdaGrad", "Shampoo")  # an iterate does not know the matrix

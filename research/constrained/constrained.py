@@ -2,7 +2,7 @@
 
     python -m research.constrained.constrained PROBLEM...   # runs problems, or "all"; --jobs 2 takes two processes
     python -m research.constrained.constrained --more PROBLEM...   # only problems and seeds that the data do not have
-    python -m research.constrained.constrained              # constrained.json from the runs, if any; then the page
+    python -m research.constrained.constrained              # constrained.json.gz from the runs, if any; then the page
     python -m research.constrained.constrained --check      # fails if the page is not what the data give
     python -m research.pictures rivals rivals_few           # draws rivals.svg and rivals_few.svg
 
@@ -23,9 +23,11 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from research import kept
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-DATA, PAGE = HERE / "constrained.json", HERE / "README.md"
+DATA, PAGE = HERE / "constrained.json.gz", HERE / "README.md"
 BEGIN, END = "<!-- constrained.py -->", "<!-- end of constrained.py -->"
 
 GRADIENTS, RATES, MORE_RATES = 800, 9, 5
@@ -225,7 +227,7 @@ def chosen(rows: list[dict[str, Any]], method: str, start: float, floor: float, 
 
 
 def gather(out: Path) -> None:
-    """constrained.json: curves of the reported runs, and the end of each that was tuned.
+    """constrained.json.gz: curves of the reported runs, and the end of each that was tuned.
 
     Of a problem that was not tuned anew, the seeds that are there already stay, and others are added.
     """
@@ -241,9 +243,7 @@ def gather(out: Path) -> None:
         if of is not None:
             found[name] = of
     numbers = {"gradients": GRADIENTS, "shown": SHOWN, "problems": found}
-    DATA.write_text(
-        json.dumps(numbers, separators=(",", ":"), ensure_ascii=False).replace('"target"', '\n"target"') + "\n"
-    )
+    kept.pack(DATA, json.dumps(numbers, separators=(",", ":"), ensure_ascii=False) + "\n")
 
 
 def _tuned(name: str, rows: list[dict[str, Any]]) -> bool:
@@ -316,7 +316,7 @@ def _short(value: float) -> float | None:
 
 
 def read() -> dict[str, Any]:
-    numbers: dict[str, Any] = json.loads(DATA.read_text())
+    numbers: dict[str, Any] = kept.unpack(DATA)
     return numbers
 
 

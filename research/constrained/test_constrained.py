@@ -1,7 +1,6 @@
 """The comparison on constrained problems: its table from the raw curves, and its methods as they are described."""
 
 import itertools
-import json
 import math
 import re
 from pathlib import Path
@@ -12,10 +11,11 @@ import torch
 
 from research.constrained import constrained, methods
 from research.constrained.problems import PROBLEMS, build
+from research.tables import stored
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-NUMBERS = json.loads((HERE / "constrained.json").read_text())
+NUMBERS = stored(HERE / "constrained.json.gz")
 
 
 def gradients_to(target, curve):

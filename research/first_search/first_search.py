@@ -142,11 +142,11 @@ ROUNDS = {
 def write(name: str, found: list[Results]) -> None:
     """The end of every run; of the report's, with all that came before it."""
     command = f"python -m research.first_search.first_search {shlex.quote(name)}"
-    kept.write(DATA / f"{name}.json", found, command, lambda r: name in (REPORT, AGAIN) and r.phase == "report")
+    kept.write(DATA / f"{name}.json.gz", found, command, lambda r: name in (REPORT, AGAIN) and r.phase == "report")
 
 
 def read(name: str) -> list[Results]:
-    return kept.read(DATA / f"{name}.json")
+    return kept.read(DATA / f"{name}.json.gz")
 
 
 # ------------------------------------------------------------------------------------------------ tables

@@ -1,6 +1,5 @@
 """The tables of the first search are those of the stored runs, computed here by hand."""
 
-import json
 import math
 from pathlib import Path
 from statistics import fmean
@@ -8,13 +7,14 @@ from statistics import fmean
 import pytest
 
 from research.first_search import first_search
+from research.tables import stored
 
 HERE = Path(__file__).resolve().parent
 PAGE = (HERE / "README.md").read_text()
 
 
 def studies(name):
-    return json.loads((HERE / "data" / f"{name}.json").read_text())
+    return stored(HERE / "data" / f"{name}.json.gz")
 
 
 def rows(name):

@@ -1,6 +1,6 @@
 """SUPER-ADAM⁺ on tasks that the search had not seen: the proof in README.md.
 
-    python -m research.locked.locked --run NAME --data-dir DIR [--out FOLDER] [--jobs N]  # runs, and data/NAME.json
+    python -m research.locked.locked --run NAME --data-dir DIR [--out FOLDER] [--jobs N]  # runs, and data/NAME.json.gz
     python -m research.locked.locked            # the tables of README.md, from these files
     python -m research.locked.locked --check    # fails if they are not what would be written
 
@@ -51,7 +51,7 @@ class Test:
 
     @property
     def file(self) -> Path:
-        return DATA / f"{self.name}.json"
+        return DATA / f"{self.name}.json.gz"
 
     def run(self, out: Path, jobs: int | None, data_dir: str) -> None:
         os.environ["SUPERADAM_DATA"] = data_dir

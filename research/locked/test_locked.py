@@ -10,17 +10,17 @@ from statistics import fmean, median
 import pytest
 
 from research.locked import locked
-from research.tables import RESEARCH, ROOT, mean_ratio, reports, rows
+from research.tables import RESEARCH, ROOT, files, mean_ratio, reports, rows
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"
 NAME = "SUPER-ADAM⁺"
 
-on_unseen_tasks = pytest.mark.parametrize("name", [path.stem for path in sorted(DATA.glob("locked*.json"))])
+on_unseen_tasks = pytest.mark.parametrize("name", files(DATA))
 
 
 def runs_of(name):
-    return reports(DATA / f"{name}.json")
+    return reports(DATA / f"{name}.json.gz")
 
 
 def by_task(name):
@@ -31,7 +31,7 @@ def by_task(name):
 
 def test_the_locked_tasks_are_those_that_were_written_down_and_had_no_part_in_the_search():
     after = "after the first test"
-    rounds = {path.stem: path for path in (RESEARCH / "search" / "data").glob("*.json")}
+    rounds = files(RESEARCH / "search" / "data")
     searched = {task for name, path in rounds.items() if name != after for task in reports(path)}
     written = {}
     for name in ("locked", "locked again", "locked third", "locked fourth"):
@@ -39,7 +39,7 @@ def test_the_locked_tasks_are_those_that_were_written_down_and_had_no_part_in_th
         written[name] = set(re.findall(r'"(locked-\w+)"', path.read_text()))
         assert len(written[name]) == 4
         assert written[name].isdisjoint(searched)
-        if (DATA / f"{name}.json").exists():
+        if (DATA / f"{name}.json.gz").exists():
             assert set(runs_of(name)) == written[name]
     assert len(set.union(*written.values())) == 16
     assert set(reports(rounds[after])) < written["locked"]

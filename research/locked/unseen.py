@@ -1,6 +1,6 @@
 """The picture of the third test: validation loss against gradients on four tasks that no search had seen.
 
-python -m research.locked.unseen    # unseen.svg, from data/locked third.json
+python -m research.locked.unseen    # unseen.svg, from data/locked third.json.gz
 """
 
 from statistics import median

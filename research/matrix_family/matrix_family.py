@@ -2,7 +2,7 @@
 
 python -m research.matrix_family.matrix_family --run [--out FOLDER] [--jobs N]   # all tasks, from where it stopped
 python -m research.matrix_family.matrix_family --run pydoc-transformer   # this task; other stored runs are kept
-python -m research.matrix_family.matrix_family            # the table, from matrix_family.json
+python -m research.matrix_family.matrix_family            # the table, from matrix_family.json.gz
 python -m research.matrix_family.matrix_family --check    # fails if it is not what would be written
 """
 
@@ -20,7 +20,7 @@ from superadam_lab.comparison.verdict.words import losses
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-DATA, PAGE = HERE / "matrix_family.json", HERE / "README.md"
+DATA, PAGE = HERE / "matrix_family.json.gz", HERE / "README.md"
 
 TASKS = ("digits-autoencoder", "digits-vit", "ratings", "pydoc-transformer")
 GRAFT = '{"type":"SecondMoment","beta":0.99,"lam":1e-8,"bias_correction":true}'

@@ -1,6 +1,5 @@
 """The table of the matrix family says what the stored runs say."""
 
-import json
 import math
 from pathlib import Path
 from statistics import fmean, median
@@ -9,9 +8,10 @@ import pytest
 
 from research.kept import read
 from research.matrix_family import matrix_family
+from research.tables import stored
 
 HERE = Path(__file__).resolve().parent
-COMPARISONS = json.loads((HERE / "matrix_family.json").read_text())
+COMPARISONS = stored(HERE / "matrix_family.json.gz")
 RECORDS = [record for comparison in COMPARISONS for record in comparison["records"]]
 TASKS = list(dict.fromkeys(record["task"] for record in RECORDS))
 METHODS = [name for name in dict.fromkeys(record["method"] for record in RECORDS) if name != "adamw"]

@@ -1,6 +1,6 @@
 """The search for a composition that trains faster than tuned AdamW: what is tried, on which tasks, in which order.
 
-    python -m research.search.search ROUND... --data-dir DIR [--out FOLDER] [--jobs N]   # runs, and data/ROUND.json
+    python -m research.search.search ROUND... --data-dir DIR [--out FOLDER] [--jobs N]   # runs, and data/ROUND.json.gz
     python -m research.search.search            # the tables of README.md, from these files
     python -m research.search.search --check    # fails if they are not what would be written
 
@@ -275,11 +275,11 @@ ROUNDS = {
 
 
 def write(name: str, found: list[Results]) -> None:
-    kept.write(DATA / f"{name}.json", found, f"python -m research.search.search {shlex.quote(name)}")
+    kept.write(DATA / f"{name}.json.gz", found, f"python -m research.search.search {shlex.quote(name)}")
 
 
 def read(name: str) -> list[Results]:
-    return kept.read(DATA / f"{name}.json")
+    return kept.read(DATA / f"{name}.json.gz")
 
 
 # ------------------------------------------------------------------------------------------------ tables

@@ -8,7 +8,7 @@ from statistics import fmean, median
 import pytest
 
 from research.search import partial, search
-from research.tables import ROOT, mean_ratio, reports, rows
+from research.tables import ROOT, files, mean_ratio, reports, rows
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"
@@ -17,13 +17,12 @@ ROUNDS = re.findall(r"<!-- round: (.+) -->", (HERE / "README.md").read_text(enco
 
 
 def runs_of(name, budget="gradients"):
-    return reports(DATA / f"{name}.json", budget)
+    return reports(DATA / f"{name}.json.gz", budget)
 
 
 def test_the_page_has_every_round():
     others = {"learning rates", "defaults", "warm-up 0", "warm-up 0.05"}  # on the page of sensitivity
-    kept = {path.stem for path in DATA.glob("*.json")}
-    assert set(ROUNDS) == kept - others | {"finalists, equal seconds"}
+    assert set(ROUNDS) == files(DATA).keys() - others | {"finalists, equal seconds"}
 
 
 @pytest.mark.parametrize("name", [*ROUNDS, "learning rates"])

@@ -132,7 +132,7 @@ def load_checkpoint(path: PathLike, *, model: nn.Module, optimizer: Optimizer, *
 
 
 def content_of(path: PathLike) -> dict[str, Any]:
-    """Read a checkpoint. Raise a ValueError unless the file is a complete one of `save_checkpoint`."""
+    """Read a checkpoint. Raise a ValueError unless `save_checkpoint` has written the whole file."""
     with open(path, "rb") as file:
         try:
             if wrong := zipfile.ZipFile(file).testzip():  # torch does not look at the check sums
@@ -204,7 +204,7 @@ def _kind(x: Any) -> str:
 
 
 def _write(path: PathLike, content: Any) -> None:
-    """Write a file to the disk as a whole, and let it replace the old one."""
+    """Write a whole file to the disk, and let it replace the old file."""
     path = Path(os.path.realpath(path))
     for left_over in path.parent.glob(glob.escape(f".{path.name}.") + "*.tmp"):  # of a killed process
         left_over.unlink(missing_ok=True)
@@ -225,6 +225,12 @@ def _write(path: PathLike, content: Any) -> None:
         if path.exists():
             shutil.copymode(path, new)
         os.replace(new, path)
+    except FileNotFoundError:
+        if not path.parent.exists():
+            raise
+        raise RuntimeError(
+            f"{path} was not saved: another process saves to it. Call save_checkpoint() on rank 0 only."
+        ) from None
     except BaseException:
         new.unlink(missing_ok=True)
         raise

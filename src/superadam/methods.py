@@ -78,8 +78,8 @@ class Method:
 METHODS: dict[str, Method] = {}
 """Every method by name."""
 
-# What groups of a plain `SuperAdam(params)` keep, because it is AdamW with the paper's λ.
-DEFAULT: dict[str, Any] = {"type": "adamw", "options": {"betas": (0.9, 0.999), "eps": 5e-4}}
+DEFAULT: dict[str, Any] = {"type": "adamw", "options": {"betas": (0.9, 0.999), "eps": 1e-8}}
+"""The method of a plain `SuperAdam(params)`, whose steps are AdamW's."""
 
 
 def plain(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """The numbers that the README claims are those of the stored runs in research/, recomputed here."""
 
+import gzip
 import itertools
 import json
 import math
@@ -15,7 +16,8 @@ PLUS = "SUPER-ADAM⁺"
 
 
 def stored(path):
-    return json.loads((RESEARCH / path).read_text(encoding="utf-8"))
+    content = (RESEARCH / path).read_bytes()
+    return json.loads(gzip.decompress(content) if path.endswith(".gz") else content)
 
 
 def runs(path):
@@ -68,7 +70,7 @@ def losses(found, method, rival):
 )
 def test_gradients_and_seconds_to_the_final_loss_of_adamw(test, method, gradients, seconds, claim):
     assert claim in README
-    tasks = runs(f"locked/data/locked {test}.json").values()
+    tasks = runs(f"locked/data/locked {test}.json.gz").values()
     assert geometric(until(task, method, "gradient_evaluations") for task in tasks) == pytest.approx(
         gradients, abs=6e-3
     )
@@ -77,7 +79,7 @@ def test_gradients_and_seconds_to_the_final_loss_of_adamw(test, method, gradient
 
 
 def test_final_losses_on_tasks_that_no_search_had_seen():
-    third, fourth, first = (runs(f"locked/data/locked{name}.json") for name in (" third", " fourth", ""))
+    third, fourth, first = (runs(f"locked/data/locked{name}.json.gz") for name in (" third", " fourth", ""))
     ours = losses(third, PLUS, "AdamW")
     assert f"lower on all four, by {100 - 100 * max(ours):.0f} % to {100 - 100 * min(ours):.0f} %, and" in README
     assert max(*losses(third, PLUS, "SOAP"), *losses(third, PLUS, "Muon")) < 1
@@ -93,7 +95,7 @@ def test_final_losses_on_tasks_that_no_search_had_seen():
 
 
 def test_muon_against_adamw():
-    tasks = runs("matrix_family/matrix_family.json").values()
+    tasks = runs("matrix_family/matrix_family.json.gz").values()
     gradients = [f"{until(task, 'muon', 'gradient_evaluations', 'adamw'):.2f}" for task in tasks]
     seconds = [f"{until(task, 'muon', 'seconds', 'adamw'):.1f}" for task in tasks]
     told = [f"{', '.join(of[:-1])} and {of[-1]}" for of in (gradients, seconds)]
@@ -120,7 +122,7 @@ def test_gradients_on_the_function_of_the_rates():
 
 def test_the_exact_step_against_the_best_rival():
     """Medians over seeds of the gradients to the target; intervals of the ratio over paired seeds by Student's t."""
-    numbers, counts, sides = stored("constrained/constrained.json"), [0, 0, 0, 0], [0, 0]
+    numbers, counts, sides = stored("constrained/constrained.json.gz"), [0, 0, 0, 0], [0, 0]
 
     def needed(curve, target):
         last = max((i for i, gap in enumerate(curve) if gap is None or gap > target), default=-1)

@@ -25,6 +25,11 @@ OPTIONS = {
 }
 CHOICES = [(kind, label) for kind, table in PARTS.items() for label in table] + [("option", label) for label in OPTIONS]
 """One choice that is not the default, of every kind."""
+REGIONS = {
+    **{f"set {label}": (named, {"constraint": make}) for label, (named, make) in net.SETS.items()},
+    **{f"penalty {label}": (named, {"penalty": make}) for label, (named, make) in net.PENALTIES.items()},
+}
+"""Names of tensors, and a set or a penalty for them as options that are made anew for each optimizer."""
 
 
 def options_of(kind, label, **more):
@@ -67,10 +72,10 @@ class RefusedError(Exception):
     """The composition was refused at construction."""
 
 
-def optimizer(params, options):
+def optimizer(params, options, make=SuperAdam):
     made = options() if callable(options) else options
     try:
-        return SuperAdam(params, **made)
+        return make(params, **made)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise RefusedError(str(error)) from error
 

@@ -5,6 +5,7 @@ import pytest
 from equality import net
 from trust.compositions import (
     CHOICES,
+    REGIONS,
     Noisy,
     RefusedError,
     furthest,
@@ -18,10 +19,6 @@ from trust.compositions import (
 TAUS = (0.0, 1.0)
 MULTIPLY = [choice for choice in CHOICES if choice[0] in ("stepsize", "iterate")]  # most of them multiply γ
 OTHERS = [choice for choice in CHOICES if choice not in MULTIPLY]
-REGIONS = {
-    **{f"set {label}": (named, {"constraint": make}) for label, (named, make) in net.SETS.items()},
-    **{f"penalty {label}": (named, {"penalty": make}) for label, (named, make) in net.PENALTIES.items()},
-}
 
 
 def in_parts(choices, place, one_in):

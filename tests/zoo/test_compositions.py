@@ -1,13 +1,14 @@
 """Compositions of the zoo's parts: refused with the reason, or they train, resume and take half-steps."""
 
 import io
+import math
 
 import pytest
 import torch
 
 from pairs import pairs
 from problems import Stochastic, SuperAdam, equal, train
-from superadam import create, estimators, iterates, matrices, schedules, zoo
+from superadam import create, estimators, iterates, matrices, schedules, sets, zoo
 
 STEPS = 60
 
@@ -34,6 +35,7 @@ class NamedLast(matrices.Matrix):
     buffers = ("last",)
 
 
+STAGES = {"estimator": "Summed", "iterate": "Staged"}
 REFUSED = {
     "storm-diagonal": ({"matrix": "SecondMoment", "schedule": "Storm"}, "one learning rate for all coordinates"),
     "storm-lbfgs": ({"matrix": "DampedLBFGS", "schedule": "Storm"}, "one learning rate for all coordinates"),
@@ -50,29 +52,33 @@ REFUSED = {
         "must be known before the next gradient",
     ),
     "staged-scalar": (
-        {"estimator": "Staged", "matrix": "GradientNorm", "schedule": schedules.Constant(alpha=1.0)},
+        {
+            "estimator": "Summed",
+            "iterate": "Staged",
+            "matrix": "GradientNorm",
+            "schedule": schedules.Constant(alpha=1.0),
+        },
         "GradientNorm is shared by all",
     ),
     "staged-lbfgs": (
-        {"estimator": "Staged", "matrix": "DampedLBFGS", "schedule": schedules.Constant(alpha=1.0)},
+        {
+            "estimator": "Summed",
+            "iterate": "Staged",
+            "matrix": "DampedLBFGS",
+            "schedule": schedules.Constant(alpha=1.0),
+        },
         "DampedLBFGS is shared by all",
     ),
-    "staged-paper": ({"estimator": "Staged", "matrix": "AdaGrad", "schedule": "Paper"}, "so μ must be 1"),
+    "staged-paper": (
+        {**STAGES, "matrix": "AdaGrad", "schedule": "Paper"},
+        "so μ must be 1",
+    ),
     "staged-mu": (
-        {"estimator": "Staged", "matrix": "AdaGrad", "schedule": schedules.Constant(mu=0.5)},
+        {**STAGES, "matrix": "AdaGrad", "schedule": schedules.Constant(mu=0.5)},
         "so μ must be 1",
     ),
     "tau-and-estimator": ({"tau": 1.0, "estimator": "Corrected"}, "not both"),
     "clip-estimate-norm": ({"clip": 1.0, "matrix": "EstimateNorm"}, "divides g by its own norm"),
-    "capturable-staged": (
-        {
-            "estimator": "Staged",
-            "matrix": "AdaGrad",
-            "schedule": schedules.Constant(alpha=1.0),
-            "capturable": True,
-        },
-        "by the step count on the host",
-    ),
     "buffer-g": ({"matrix": NamedG()}, "the state name g is already used"),
     "buffer-x": ({"matrix": NamedX()}, "the state name x is already used"),
     "buffer-params": ({"matrix": NamedParams()}, "the state name params is already used"),
@@ -257,25 +263,23 @@ def through_a_file(opt):
     return torch.load(file, weights_only=True)
 
 
-def test_saving_and_loading_halfway_changes_no_bit():
+@pytest.mark.parametrize(("name", "foreach"), pairs(sorted(zoo.METHODS), [False, True]))
+def test_saving_and_loading_halfway_changes_no_bit(name, foreach):
     problem = Stochastic()
-    for name in zoo.METHODS:
-        for foreach in (False, True):
-            params = problem.params()
-            opt = create(name, params, foreach=foreach, **OPTIONS.get(name, {}))
-            for i in range(10):
-                opt.step(problem.closure(opt, params, i))
-            saved = through_a_file(opt)
-            copies = [p.detach().clone().requires_grad_() for p in params]
-            resumed = create(name, copies, foreach=foreach, **OPTIONS.get(name, {}))
-            resumed.load_state_dict(saved)
-            for i in range(10, 25):
-                losses = [o.step(problem.closure(o, p, i)) for o, p in ((opt, params), (resumed, copies))]
-                assert torch.equal(*losses), name
-            opt.flush()
-            resumed.flush()
-            assert torch.equal(problem.join(params), problem.join(copies)), name
-            assert resumed.gradient_evaluations == opt.gradient_evaluations
+    params = problem.params()
+    opt = create(name, params, foreach=foreach, **OPTIONS.get(name, {}))
+    for i in range(10):
+        opt.step(problem.closure(opt, params, i))
+    copies = [p.detach().clone().requires_grad_() for p in params]
+    resumed = create(name, copies, foreach=foreach, **OPTIONS.get(name, {}))
+    resumed.load_state_dict(through_a_file(opt))
+    for i in range(10, 25):
+        losses = [o.step(problem.closure(o, p, i)) for o, p in ((opt, params), (resumed, copies))]
+        assert torch.equal(*losses)
+    opt.flush()
+    resumed.flush()
+    assert torch.equal(problem.join(params), problem.join(copies))
+    assert resumed.gradient_evaluations == opt.gradient_evaluations
 
 
 @pytest.mark.parametrize("name", ["adagrad_norm", "storm", "sdlbfgs"])
@@ -318,3 +322,131 @@ def test_half_steps_equal_the_closure_loop(foreach):
             points, last = train(problem, opt, params, samples, half_steps=half_steps)
             ends.append(torch.stack([*points, last]))
         assert torch.equal(*ends), name
+
+
+def test_lion_is_variance_reduced_when_asked():
+    """τ = 1 gives g_t of line 11, and Sign its sign: nothing in either knows of the other."""
+    problem = Stochastic()
+    params = problem.params()
+    opt = SuperAdam(params, lr=0.01, tau=1.0, matrix=matrices.Sign(), schedule=schedules.Constant(alpha=0.1))
+    x, g, last = problem.x_1, None, None
+    for i in range(10):
+        opt.step(problem.closure(opt, params, i))
+        grad = problem.grad(x, i)
+        g = grad if g is None else grad + 0.9 * (g - problem.grad(last, i))
+        last, x = x, x - 0.01 * g.sign()
+    opt.flush()
+    equal(problem.join(params).detach(), x)
+
+
+@pytest.mark.parametrize("constraint", [sets.Simplex(), sets.L2Ball(0.5), sets.L1Ball(0.5)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"matrix": matrices.Sign(lam=1e-6), "estimator": estimators.Nesterov(0.05)},
+        {"matrix": matrices.Sophia(lam=1e-6)},
+        {"matrix": matrices.InfinityNorm()},
+        {"matrix": matrices.Rectified()},
+        {"matrix": matrices.Cautious(kappa=math.inf, rescale=True)},
+        {"matrix": matrices.PastSecondMoment()},
+        {"estimator": estimators.TwoAverages()},
+        {"matrix": matrices.SecondMoment(), "iterate": iterates.ScheduleFree()},
+    ],
+    ids=str,
+)
+def test_line_9_is_exact_in_the_metric(options, constraint):
+    """The step is the set's own argmin, from the point that H_t and g_t lead to."""
+    x = torch.full((5,), 0.2, dtype=torch.float64, requires_grad=True)
+    opt = SuperAdam([x], lr=0.03, constraint=constraint, schedule=schedules.Constant(alpha=0.5), **options)
+    for t in range(1, 6):
+        start = x.detach().clone()
+        x.grad = torch.tensor([1.0, -0.3, 0.5, 0.02, -2.0], dtype=torch.float64) * (1 + t % 3) - start
+        opt.step()
+        if "iterate" not in options:
+            view = next(opt._grouped(lambda p, s: True)).bound()
+            H, g = view.matrix.H(view), view.estimate
+            equal(x.detach(), constraint.argmin(start - 0.03 * g / H, H / 0.03), 1e-10)
+        assert opt.feasibility() < 1e-9
+
+
+def test_a_cautious_step_on_a_set_leaves_coordinates_where_they_are():
+    """Where g_t and the newest gradient disagree: the others share what the ball allows."""
+    x = torch.full((4,), 0.5, dtype=torch.float64, requires_grad=True)
+    opt = create("cautious_adamw", [x], lr=0.2, weight_decay=0.0, constraint=sets.L2Ball(1.0))
+    for grad in ([-1.0, -1.0, 1.0, 1.0], [-1.0, 0.1, 1.0, -0.1]):
+        start = x.detach().clone()
+        x.grad = torch.tensor(grad, dtype=torch.float64)
+        opt.step()
+        assert opt.feasibility() < 1e-9
+    moved = (x.detach() - start).abs()
+    assert moved[[1, 3]].max() < 1e-12 < 0.01 < moved[[0, 2]].min()
+
+
+def test_lion_by_its_name_takes_tau_too():
+    problem = Stochastic()
+    ends = []
+    for build in (
+        lambda p: create("lion", p, lr=0.01, tau=1.0, weight_decay=0.1),
+        lambda p: SuperAdam(p, 0.01, tau=1.0, matrix="Sign", schedule="BiasCorrected", weight_decay=0.1),
+    ):
+        params = problem.params()
+        ends.append(train(problem, build(params), params, SAMPLES[:10])[1])
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("name", ["ademamix", "adan", "adopt", "nadam"])
+def test_an_estimator_of_its_own_has_no_tau_and_says_what_to_write(name):
+    with pytest.raises(ValueError, match=r"write SuperAdam\(params, lr, tau=1.0, matrix="):
+        create(name, torch.nn.Linear(2, 2), tau=1.0)
+
+
+@pytest.mark.parametrize("name", ["ademamix", "adan"])
+def test_a_method_of_three_averages_says_so(name):
+    with pytest.raises(ValueError, match=r"Invalid betas: \(0.9, 0.999\) \(expected three numbers\)"):
+        create(name, torch.nn.Linear(2, 2), betas=(0.9, 0.999))
+    with pytest.raises(ValueError, match=r"Invalid beta parameter at index 1: 1\.5"):
+        create(name, torch.nn.Linear(2, 2), betas=(0.9, 1.5, 0.99))
+    with pytest.raises(ValueError, match=r"\(expected two numbers\)"):
+        create("adamw", torch.nn.Linear(2, 2), betas=(0.9, 0.99, 0.999))
+
+
+def test_gradients_that_nobody_asks_for_are_refused():
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="found no gradient"):
+        create("sophia_g", [x]).observe()
+    x.grad = torch.ones(2)
+    with pytest.raises(RuntimeError, match="SecondMoment does not: leave the call out"):
+        SuperAdam([x]).observe()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (matrices.Sign, {"lam": 0.0}),
+        (matrices.Sophia, {"rho": 0.0}),
+        (matrices.Sophia, {"batch": 0}),
+        (matrices.InfinityNorm, {"beta": 1.0}),
+        (matrices.Rectified, {"lam": -1.0}),
+        (matrices.Adafactor, {"decay": 0.0}),
+        (matrices.Adafactor, {"eps1": 0.0}),
+        (matrices.Adafactor, {"eps2": 0.0}),
+        (matrices.Adafactor, {"d": 0.0}),
+        (matrices.AdamMini, {"rows": 0}),
+        (matrices.Cautious, {"kappa": 0.5}),
+        (matrices.Centered, {"beta": 1.0}),
+        (matrices.PastSecondMoment, {"power": -1.0}),
+        (matrices.Resilient, {"grow": 1.0}),
+        (matrices.Resilient, {"shrink": 1.0}),
+        (matrices.Resilient, {"least": 0.0}),
+        (estimators.HeavyBall, {"momentum": 1.0}),
+        (estimators.HeavyBall, {"dampening": 1.0}),
+        (estimators.TwoAverages, {"beta": 1.0}),
+        (estimators.TwoAverages, {"a": -1.0}),
+        (estimators.TwoAverages, {"warmup": -1}),
+        (estimators.NesterovAdam, {"beta": 1.0}),
+        (estimators.NesterovAdam, {"decay": -1.0}),
+    ],
+)
+def test_options_of_parts_out_of_range_are_refused(kind, options):
+    with pytest.raises(ValueError, match=f"Invalid {next(iter(options))} parameter"):
+        kind(**options)

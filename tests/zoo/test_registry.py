@@ -1,5 +1,6 @@
 """Methods are found by name and by pattern, and refuse what is unknown or out of range."""
 
+import functools
 import inspect
 
 import pytest
@@ -123,8 +124,13 @@ def test_names_that_are_no_method_get_what_there_is_instead(name, instead):
 
 
 def test_unknown_options_get_a_suggestion():
-    with pytest.raises(TypeError, match="did you mean 'foreach'"):
-        create("adam", torch.nn.Linear(2, 1), foreahc=True)
+    for build in (functools.partial(create, "adam"), zoo.adam):
+        with pytest.raises(TypeError, match="adam got an unknown option 'foreahc': did you mean 'foreach'"):
+            build(torch.nn.Linear(2, 1), foreahc=True)
+        with pytest.raises(TypeError, match="unknown option 'beta': write "):
+            build(torch.nn.Linear(2, 1), beta=(0.9, 0.99))
+    with pytest.raises(TypeError, match="adam got too many positional arguments: pass options by name"):
+        zoo.adam(torch.nn.Linear(2, 1), 1e-3, (0.9, 0.99), 1e-8, 0.0, True)
 
 
 @pytest.mark.parametrize(

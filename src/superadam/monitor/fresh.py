@@ -47,7 +47,7 @@ class Fresh:
         self._seed = SEED
 
     def halves(self, *places: Points | None) -> list[tuple[Gradients, Gradients]]:
-        """Return ∇f(·; ξ) and ∇f(·; ξ') at every point (None: the current one), for the same fresh ξ and ξ'."""
+        """Return ∇f(·; ξ) and ∇f(·; ξ') at every point (None: as it is), for the same fresh ξ and ξ'."""
         assert self.loss is not None
         with self._aside() as replay:
             batches, taken = (self._next(), self._next()), []

@@ -78,7 +78,9 @@ def quantities(opt: Any, seen: Observed) -> tuple[dict[str, list[float]], list[R
         products = {"grad2": (r.grad, r.grad), "g2": (r.g, r.g), "g_grad": (r.g, r.grad), "x2": (r.x, r.x)}
         for name, (a, b) in products.items():
             tally.add(name, norm2(a) if a is b else dot(a, b), r.sharding)
-        tally.add("mapping2", norm2(r.mapping()), r.sharding)
+        mapping = r.mapping()
+        tally.add("mapping2", norm2(mapping), r.sharding)
+        tally.add("move2", norm2(mapping * r.eta), r.sharding)
         pair = None
         if seen.q is not None and r.has(seen.q):
             pair = r.grad - r.grad_of(seen.q, seen.start)

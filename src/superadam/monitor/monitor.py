@@ -109,11 +109,11 @@ class Monitor:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The newest report. Empty before the first one."""
+        """The newest report, empty before the first."""
         return self.history[-1] if self.history else {}
 
     def note(self, **numbers: Scalar) -> None:
-        """Add numbers to the next report, such as `loss=loss`. `step(closure)` notes the loss by itself.
+        """Add numbers to the next report: `monitor.note(loss=loss)`. `step(closure)` notes the loss by itself.
 
         Args:
             numbers: numbers, or tensors with one element, which are copied to the host with the report.
@@ -132,8 +132,10 @@ class Monitor:
         return figures.draw(self.history, path)
 
     def frame(self) -> Any:
-        """Return all reports as a pandas DataFrame, one row per report. Nested values have columns such as
-        `factors/0.weight/L_condition`."""
+        """Return all reports as a pandas DataFrame, a row for each.
+
+        Nested values have columns: `factors/0.weight/L_condition`.
+        """
         return figures.tabulate(self.history)
 
     def close(self) -> None:
@@ -151,7 +153,7 @@ class Monitor:
     # ------------------------------------------------------------------------------------ hooks around `step`
 
     def _before(self, opt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Count the batch, and copy what the step will overwrite."""
+        """Count the batch, and copy the parameters before a step with a report."""
         if reading.between_halves(opt):
             return None
         self._batches += 1
@@ -214,8 +216,7 @@ class Monitor:
 
     def _report(self, sums: dict[str, list[float]], first: reading.Reading) -> dict[str, Any]:
         total = {name: sum(values) for name, values in sums.items()}
-        norm = {name: math.sqrt(total[f"{name}2"]) for name in ("grad", "g", "x", "mapping")}
-        move2 = sum(m * (a * b) ** 2 for m, a, b in zip(sums["mapping2"], sums["gamma"], sums["mu"], strict=True))
+        norm = {name: math.sqrt(total[f"{name}2"]) for name in ("grad", "g", "x", "mapping", "move")}
         report: dict[str, Any] = {
             **{name: sums[f"noted {name}"][0] for name in self._noted},
             "step": int(sums["step"][0]),
@@ -226,7 +227,7 @@ class Monitor:
             "cosine": _ratio(total["g_grad"], norm["g"] * norm["grad"]),
             "gradient_mapping": norm["mapping"],
             "x_norm": norm["x"],
-            "update_ratio": _ratio(math.sqrt(move2), norm["x"]),
+            "update_ratio": _ratio(norm["move"], norm["x"]),
         }
         if first.cap is not None:
             report["alpha_cap"] = first.cap

@@ -1,4 +1,4 @@
-"""What the monitor reads from the optimizer: the one module of it that knows the engine."""
+"""Read the optimizer for the monitor. No other module of it knows the engine."""
 
 from __future__ import annotations
 
@@ -111,9 +111,9 @@ class Reading:
         self.s = self._view(x, p.grad)
         self.sharding = self.s.sharding
         self.x, self.grad, self.g = self.s.x.to(self.s.g.dtype), self.s.grad, self.s.estimate
-        self.numbers = {
-            "step": self.s.states[0]["step"], "gamma": gamma_of_move(self.s), "mu": self.s.mu, "alpha": self.s.alpha
-        }  # fmt: skip
+        self.gamma, mu = gamma_of_move(self.s), self.s.mu
+        self.eta = self.gamma * mu
+        self.numbers = {"step": self.s.states[0]["step"], "gamma": self.gamma, "mu": mu, "alpha": self.s.alpha}
         self.cap = getattr(self.s.schedule, "cap", None)
         self.sums_gradients = isinstance(self.s.estimator, Summed)
 
@@ -127,7 +127,7 @@ class Reading:
         return View(facts(self._group, parts, [at], places=places), [at], grads, [state], scalars).bound()
 
     def has(self, grads: Gradients) -> bool:
-        """Return whether there are gradients of these parameters among those given."""
+        """Return whether the gradients are of these parameters, all of them."""
         return self.p in grads
 
     def grad_of(self, grads: Gradients, at: Points | None = None) -> Any:
@@ -140,7 +140,7 @@ class Reading:
 
     def mapping(self) -> Any:
         """Return (x_t - x̃_{t+1})/γ, from x_t, g_t and H_t: (x_{t+1} - x_t)/(μ γ) would amplify rounding errors."""
-        s, gamma = self.s, self.numbers["gamma"]
+        s, gamma = self.s, self.gamma
         if s.free:
             step = direction(s, self.g)
             return step + self.x * s.decay if s.decay != 0 else step

@@ -16,11 +16,11 @@ Sink = Callable[[Report], object]
 
 
 def sinks(to: Any) -> list[Sink]:
-    """The functions that receive the reports, from `to`."""
+    """Return the functions that receive the reports, from `to`."""
     if to is None:
         return []
     if isinstance(to, str | os.PathLike):
-        return [JsonLines(to)]
+        return [_json_lines(Path(to))]
     if hasattr(to, "add_scalar"):
         return [TensorBoard(to)]
     if callable(to):
@@ -33,27 +33,25 @@ def sinks(to: Any) -> list[Sink]:
     )
 
 
-class JsonLines:
-    """Append each report to a file, as one line of JSON. Numbers that are not finite become null."""
+def _json_lines(path: Path) -> Sink:
+    """Return a function that appends a report to a file as a line of JSON, with null for infinity and NaN."""
+    if path.suffix != ".jsonl":
+        raise ValueError(
+            f"Invalid to: {str(path)!r} (expected a file name that ends in .jsonl; for TensorBoard write "
+            "to=superadam.monitor.TensorBoard(directory))"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        if self.path.suffix != ".jsonl":
-            raise ValueError(
-                f"Invalid to: {str(path)!r} (expected a file name that ends in .jsonl; for TensorBoard write "
-                "to=superadam.monitor.TensorBoard(directory))"
-            )
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items()}
+        return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    def __call__(self, report: Report) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_plain(report), allow_nan=False) + "\n")
+    def append(report: Report) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(plain(report), allow_nan=False) + "\n")
 
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return append
 
 
 class TensorBoard:

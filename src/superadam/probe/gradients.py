@@ -34,7 +34,7 @@ List = Any  # a TensorList like the parameters
 
 @contextmanager
 def untouched(model: nn.Module, loader: object = None) -> Iterator[Replay]:
-    """Restore the model and the random generators at the end. Yield what the generators and buffers started from."""
+    """Restore the model and the random generators at the end. Yield the state of generators and buffers."""
     modes = [(module, module.training) for module in model.modules()]
     kept = [(p, p.grad, p.detach().clone()) for p in model.parameters()]
     with aside([model], loader) as start:

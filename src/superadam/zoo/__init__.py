@@ -52,75 +52,15 @@ adabound: Adam's learning rates between bounds that close in on SGD's
 """
 
 from superadam.methods import METHODS, torch_state_dict
-from superadam.zoo.adam_family import (
-    adabelief,
-    adabound,
-    adam,
-    adam_mini,
-    adamax,
-    adamw,
-    adan,
-    ademamix,
-    adopt,
-    amsgrad,
-    cautious_adamw,
-    generalized_adam,
-    lamb,
-    lion,
-    nadam,
-    nadamw,
-    padam,
-    prodigy,
-    radam,
-    schedule_free_adamw,
-    sophia_g,
-    stable_adamw,
-    yogi,
-)  # fmt: skip
-from superadam.zoo.first_order import (
-    adadelta,
-    adafactor,
-    adagrad,
-    adagrad_norm,
-    adaptive_sgd,
-    asgd,
-    dog,
-    lars,
-    rmsprop,
-    rprop,
-    sadagrad,
-    sc_adagrad,
-    sgd,
-)  # fmt: skip
-from superadam.zoo.of_matrices import (
-    kl_shampoo,
-    limuon,
-    mars_m,
-    mars_shampoo,
-    muon,
-    psgd_kron,
-    shampoo,
-    soap,
-    super_adam_plus,
-)  # fmt: skip
+from superadam.zoo import adam_family, first_order, of_matrices, variance_reduction
+from superadam.zoo.adam_family import *  # noqa: F403
+from superadam.zoo.first_order import *  # noqa: F403
+from superadam.zoo.of_matrices import *  # noqa: F403
 from superadam.zoo.registry import create, list_methods, method
-from superadam.zoo.variance_reduction import (
-    adam_plus,
-    adamw_ahead,
-    mars,
-    mars_approx,
-    nigt,
-    sdlbfgs,
-    storm,
-    super_adam,
-)  # fmt: skip
+from superadam.zoo.variance_reduction import *  # noqa: F403
 
-__all__ = [
-    "METHODS", "adabelief", "adabound", "adadelta", "adafactor", "adagrad", "adagrad_norm", "adam", "adam_mini",
-    "adam_plus", "adamax", "adamw", "adamw_ahead", "adan", "adaptive_sgd", "ademamix", "adopt", "amsgrad", "asgd",
-    "cautious_adamw", "create", "dog", "generalized_adam", "kl_shampoo", "lamb", "lars", "limuon", "lion",
-    "list_methods", "mars", "mars_approx", "mars_m", "mars_shampoo", "method", "muon", "nadam", "nadamw", "nigt",
-    "padam", "prodigy", "psgd_kron", "radam", "rmsprop", "rprop", "sadagrad", "sc_adagrad", "schedule_free_adamw",
-    "sdlbfgs", "sgd", "shampoo", "soap", "sophia_g", "stable_adamw", "storm", "super_adam", "super_adam_plus",
-    "torch_state_dict", "yogi",
-]  # fmt: skip
+__all__ = ["METHODS", "create", "list_methods", "method", "torch_state_dict"]
+__all__ += adam_family.__all__
+__all__ += first_order.__all__
+__all__ += of_matrices.__all__
+__all__ += variance_reduction.__all__

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # Python 3.10 has none in typing
 
 __all__ = [
-    "Betas", "adabelief", "adabound", "adam", "adam_mini", "adamax", "adamw", "adan", "ademamix", "adopt", "amsgrad",
-    "averages", "cautious_adamw", "generalized_adam", "lamb", "lion", "nadam", "nadamw", "padam", "prodigy", "radam",
+    "adabelief", "adabound", "adam", "adam_mini", "adamax", "adamw", "adan", "ademamix", "adopt", "amsgrad",
+    "cautious_adamw", "generalized_adam", "lamb", "lion", "nadam", "nadamw", "padam", "prodigy", "radam",
     "schedule_free_adamw", "sophia_g", "stable_adamw", "yogi",
 ]  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, cast
 
 from torch import Tensor, nn
 
-from superadam._state.options import instead_of
+from superadam._state.options import OF_PARTS, OF_TORCH, instead_of
 from superadam.estimators import Estimator, Nesterov, NesterovRecursive
 from superadam.iterates import Iterate
 from superadam.matrices import Matrix
@@ -116,9 +116,18 @@ def typed(
 
 def _built(record: Method, params: Any, args: tuple[Any, ...], options: dict[str, Any]) -> SuperAdam:
     """Return the optimizer of a method. The user's options override the method's parts."""
+    known = {*record.own, *OF_SUPER_ADAM} - {"params"}
+    for option in options.keys() - known:
+        instead = instead_of(option, known, OF_TORCH | OF_PARTS)
+        raise TypeError(f"{record.name} got an unknown option {option!r}: {instead}")
     signature = inspect.signature(record.compose)
     named = {name: options.pop(name) for name in options.keys() & signature.parameters.keys()}
-    bound = signature.bind(*args, **named, **({"params": params} if "params" in signature.parameters else {}))
+    if "params" in signature.parameters:
+        named["params"] = params
+    try:
+        bound = signature.bind(*args, **named)
+    except TypeError as error:
+        raise TypeError(f"{record.name} got {error}: pass options by name") from None
     bound.apply_defaults()
     given = {p.name: bound.arguments[p.name] for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD}
     made = record.compose(**given)
@@ -176,9 +185,6 @@ def create(name: str, params: Any, lr: Lr = None, *, preset: str | None = None, 
         options["lr"] = lr
     if preset is not None:
         options = {**_preset(name, preset, options), **options}
-    known = {*METHODS[name].own, *OF_SUPER_ADAM}
-    for option in options.keys() - known:
-        raise TypeError(f"{name} got an unknown option {option!r}: {instead_of(option, known - {'params'})}")
     return _built(METHODS[name], params, (), options)
 
 
@@ -229,4 +235,6 @@ def average(beta: float, bias_correction: bool = False) -> Schedule:
 
 def each_group(params: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     """Return params with every param group changed."""
-    return params if isinstance(params, nn.Module) else [change(p) if isinstance(p, dict) else p for p in params or ()]
+    if params is None or isinstance(params, nn.Module):
+        return params
+    return [change(p) if isinstance(p, dict) else p for p in params]
