@@ -113,6 +113,19 @@ def test_a_large_difference_is_found_with_five_seeds():
     assert "No significant difference from AdamW (5 seeds):" in said.text
 
 
+@pytest.mark.parametrize("many", [1, 10, 30])
+def test_the_terminal_has_the_verdict_in_fifteen_lines(many):
+    """With the line of the report: who is better, a table, what could not be told."""
+    methods = {"adamw": 1.0, "a": 0.3} | {f"m{i}": 1.0 for i in range(many - 1)}
+    lines = verdict(study(methods, tasks=("t", "u"), rows=3)).short.splitlines()
+    assert len(lines) <= 14
+    assert lines[0] == "a is better than tuned AdamW on these 2 tasks together (5 seeds)."
+    assert lines[1].split() == ["method", "final", "loss", "95", "%", "interval", "p", "verdict"]
+    assert re.match(r"a +\d+ % lower +\d+ % to \d+ % lower +≤ 0.001 +better$", lines[2])
+    assert re.match(r"Differences below [\d.]+ % are often missed with 5 seeds\.", lines[-1])
+    assert any(line.startswith("… and ") for line in lines) == (many == 30)
+
+
 # ------------------------------------------------------------------------------------------------ recomputed
 
 
@@ -176,13 +189,6 @@ def test_an_interval_is_without_0_exactly_if_p_is_below_5_percent(tasks, methods
     for estimate, p, _ in [*together(tables), *(one for of in each(tables) for one in of)]:
         assert math.isnan(p) == math.isnan(estimate.low)
         assert (p < 0.05) == (not math.isnan(p) and not estimate.low <= 0 <= estimate.high)
-
-
-def test_methods_that_differ_by_the_noise_of_the_baseline_are_corrected_for_less_than_their_number():
-    one = np.random.default_rng(0).standard_normal((5, 1)) + 1
-    (alone,) = together([Differences(one, np.zeros(1), 0.0)])
-    many = together([Differences(one.repeat(10, axis=1), np.zeros(10), 0.0)])
-    assert all(alone.p < of.p < 7 * alone.p for of in many)
 
 
 # ------------------------------------------------------------------------------------------------ targets and misses

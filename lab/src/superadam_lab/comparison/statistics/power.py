@@ -87,7 +87,7 @@ def percent(logarithm: float) -> str:
     >>> percent(0.0392), percent(0.7), percent(4.0), percent(math.inf)
     ('4.0 %', '101 %', '55-fold', 'any size')
     """
-    if not math.isfinite(logarithm):
+    if not logarithm < MOST:
         return "any size"
     share = 100 * math.expm1(logarithm)
     if share >= 1000:
@@ -102,7 +102,7 @@ def shown(found: Statistics) -> float:
     """
     shift = float(stats.norm.ppf(POWER))
     judged = [c for c in found.verdict.values() if c.judged and c.relative]
-    needed = [math.log(c.finals.high / c.finals.value) + shift * c.error for c in judged]
+    needed = [math.log(c.finals.high / c.finals.value) + shift * c.error for c in judged if c.finals.value > 0]
     return float(np.median(needed)) if needed else math.inf
 
 

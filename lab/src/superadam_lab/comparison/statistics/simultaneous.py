@@ -7,8 +7,9 @@ in which it gets as large as the method's |t|. The interval is mean ± c · stan
 100 draws. So an interval is without 0 exactly if its p is below 0.05, and all intervals hold at once in 95 of 100
 studies.
 
-Methods share the baseline's runs, so their statistics are correlated, which the draws reflect. That makes the intervals
-narrower than those of Bonferroni or Holm. Simulations are in `research/verdict`.
+Methods share the baseline's runs, so their statistics are correlated. Half of it is counted on. The gain over Holm's
+method comes from the standard error: it adds the variances of the tasks, so its degrees of freedom grow with their
+number, and from single tasks that are no hypotheses. Simulations are in `research/verdict`.
 """
 
 from __future__ import annotations
