@@ -81,6 +81,14 @@ def test_total_variation_equals_rational_numbers(seed, spread, lam):
     assert relative(error.masked_fill(light, 0.0), y.abs().max()) < 1e-9
 
 
+def test_a_light_coordinate_between_a_high_and_a_low_one_takes_its_own_value():
+    """The metric spans 48 orders of magnitude."""
+    y, d = [1.0, 1.0, 0.0, 0.0, 1.0, 0.0], [1e-23, 2.6e8, 6e-19, 5.6, 5e12, 3e25]
+    x = penalties.TotalVariation(1.0).argmin(*(torch.tensor(t, dtype=torch.float64) for t in (y, d)))
+    exact = [float(v) for v in exact_fused(1.0, y, d)]
+    torch.testing.assert_close(x, torch.tensor(exact, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
 def test_total_variation_is_constant_in_pieces_to_the_last_bit():
     """Four levels under noise, far from zero: no jump is of the size of a rounding error."""
     gen = torch.Generator().manual_seed(0)

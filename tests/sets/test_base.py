@@ -7,7 +7,7 @@ import torch
 
 from sets.every import BOUNDED, EVERY, INEQUALITIES, OF_ROWS, OF_SCIPY, example
 from sets.wide import MAX
-from superadam import SuperAdam, sets
+from superadam import SuperAdam, create, penalties, sets
 from superadam.parts import Part
 
 
@@ -454,3 +454,32 @@ def test_projecting_after_an_adaptive_step_is_right_inside_and_on_boxes_only(con
     assert torch.dist(ends(constraint, a, exact=True), minimum) < 1e-2
     distance = torch.dist(ends(constraint, a, exact=False), minimum)
     assert distance < 1e-2 if right else distance > 0.1
+
+
+# ------------------------------------------------------------------------------------------------ shapes
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"constraint": sets.L2Ball(1.0, dim=1)}, r"does not fit shape \(4,\).*p.dim\(\) > 1"),
+        ({"penalty": penalties.GroupLasso(0.1, dim=1)}, r"does not fit shape \(4,\)"),
+        ({"penalty": penalties.OverlappingGroupLasso(0.1, [[0, 12]])}, "index 12, and a parameter of shape"),
+    ],
+    ids=["set", "penalty", "groups"],
+)
+def test_a_part_that_does_not_fit_a_tensor_is_refused_at_construction(part, message):
+    with pytest.raises(ValueError, match=message):
+        SuperAdam(torch.nn.Linear(3, 4), **part)
+
+
+def test_the_cures_of_a_set_that_does_not_fit_work():
+    model, rows = torch.nn.Linear(3, 4), sets.L2Ball(1.0, dim=1)
+    with pytest.raises(ValueError, match="'matrix': 'SecondMoment', 'constraint'"):
+        create("super_adam_plus", [{"params": [model.weight], "constraint": rows}, {"params": [model.bias]}])
+    matrix = {"params": [p for p in model.parameters() if p.dim() > 1], "constraint": rows}
+    bias = {"params": [p for p in model.parameters() if p.dim() <= 1]}
+    for opt in (SuperAdam([matrix, bias]), create("super_adam_plus", [{**matrix, "matrix": "SecondMoment"}, bias])):
+        model(torch.ones(3)).sum().backward()
+        opt.step()
+        assert rows.contains(model.weight.detach())

@@ -10,7 +10,7 @@ from sets import test_balls, test_linear, test_simplices
 from sets.conditions import TOL
 from sets.wide import magnitudes
 from superadam import sets
-from superadam.sets import groups, levels, roots, sections, simplices
+from superadam.sets import groups, roots, sections, simplices
 
 PROPERTY = settings(deadline=None)
 
@@ -59,7 +59,7 @@ def test_rows_that_need_more_iterations_go_on_by_themselves(warm, dim):
 @pytest.fixture
 def no_looks(monkeypatch):
     """The form of the solvers for a GPU: fixed iterations."""
-    for module in (roots, levels, simplices, sections, groups):
+    for module in (roots, simplices, sections, groups):
         monkeypatch.setattr(module, "may_look", lambda x: False)
 
 
@@ -106,7 +106,7 @@ def test_the_same_answers_without_looks(name, spread, warm, dtype, monkeypatch):
             part.argmin(1.1 * y, d, root)
         expected = part.argmin(y, d)
         with monkeypatch.context() as patch:
-            for module in (roots, levels, simplices, sections, groups):
+            for module in (roots, simplices, sections, groups):
                 patch.setattr(module, "may_look", lambda x: False)
             x = part.argmin(y, d, root)
         scale = float(expected.abs().max())

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from superadam.parts import Part, check
-from superadam.sets.base import _NEEDS_SCALAR, ConvexSet, _scalar_matrices, metric_objection
+from superadam.sets.base import ConvexSet, metric_objection, outside, scalar_objection
 
 __all__ = ["Penalty", "check_weight", "combined_argmin", "pair_objection"]
 
@@ -42,13 +42,13 @@ class Penalty(Part, kind="penalty"):
     """What the step needs from H_t. "eigen" if rotations of each slice do not change h (see `ConvexSet`)."""
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
-        matrix, reason = others.matrix, None
-        if not matrix.is_diagonal:
-            reason = metric_objection(self, others)
-        elif self.scalar_metric and not matrix.multiple_of_identity and not matrix.vanishes:
-            name = type(matrix).__name__
-            reason = f"{type(self).__name__} {_NEEDS_SCALAR}, and {name} has many; {_scalar_matrices()}"
+        matrix = others.matrix
+        reason = scalar_objection(self, matrix) if matrix.is_diagonal else metric_objection(self, others)
         return reason or pair_objection(others.constraint, self)
+
+    def misfit(self, x: Tensor) -> str | None:
+        """Return why the penalty is not one for tensors like x, or None."""
+        return outside(self, x)
 
     def in_rows(self, x: Tensor) -> bool:
         """Whether h is a sum over the x[i], so that x can be split along its first dimension."""
@@ -102,7 +102,7 @@ def combined_argmin(
     >>> combined_argmin(NonNegative(), L1(1.0), torch.tensor([3.0, -3.0]), 1.0)
     tensor([2., 0.])
     """
-    if objection := pair_objection(constraint, penalty):
+    if constraint is not None and penalty is not None and (objection := pair_objection(constraint, penalty)):
         raise ValueError(objection)
     for part in (penalty, constraint):
         if part is not None:

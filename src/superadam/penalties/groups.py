@@ -89,6 +89,15 @@ class OverlappingGroupLasso(Penalty):
         check(groups and sound, "groups", self.groups, "lists of different indices from 0, none of them empty")
         object.__setattr__(self, "groups", groups)
 
+    def misfit(self, x: Tensor) -> str | None:
+        last = max(map(max, self.groups))
+        if last < x.numel():
+            return None
+        return (
+            f"a group has the index {last}, and a parameter of shape {tuple(x.shape)} has {x.numel()} coordinates; "
+            "param groups give each parameter a penalty with groups of its own"
+        )
+
     @solving
     def argmin(self, y: Tensor, d: Tensor) -> Tensor:
         size = y.abs().amax().double()
@@ -110,12 +119,9 @@ class OverlappingGroupLasso(Penalty):
 
     def _members(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The indices as a matrix with one row per group, and which entries only pad shorter rows."""
-        last, most = max(map(max, self.groups)), max(map(len, self.groups))
-        if last >= x.numel():
-            raise ValueError(
-                f"a group has the index {last}, and a parameter of shape {tuple(x.shape)} has {x.numel()} coordinates; "
-                "param groups give each parameter a penalty with groups of its own"
-            )
+        if reason := self.misfit(x):
+            raise ValueError(reason)
+        most = max(map(len, self.groups))
         index = torch.tensor([[*group, *group[:1] * (most - len(group))] for group in self.groups], device=x.device)
         sizes = torch.tensor([[len(group)] for group in self.groups], device=x.device)
         return index, torch.arange(most, device=x.device) >= sizes

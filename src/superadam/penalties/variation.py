@@ -10,7 +10,7 @@ from superadam.sets.base import solving
 
 __all__ = ["TotalVariation"]
 
-# Relative to λ, which bounds the sums that are compared with it; far above their rounding errors in float64.
+# Relative to the terms of a cost, far above their rounding errors in float64.
 SMALL = 1e-11
 
 
@@ -25,8 +25,7 @@ class TotalVariation(Penalty):
     The chain starts as one piece. A minimum cut decides which coordinates belong above $x_S$ and which below. It splits
     the piece into parts whose neighbours are known, or shows that there is no jump. Each round splits all pieces of all
     slices at once. It costs O(n) arithmetic in O(log n) tensor operations for the n coordinates that remain. Ten to
-    thirty rounds are usual; the worst case is one round per piece. A coordinate with $d_i |y_i|$ below
-    $10^{-11} \lambda$ cannot be distinguished from a neighbour and may get the neighbour's value.
+    thirty rounds are usual; the worst case is one round per piece.
 
     Args:
         lam: λ, the weight of the penalty.
@@ -58,24 +57,24 @@ class TotalVariation(Penalty):
 
 
 def _fused(y: Tensor, d: Tensor, lam: float, n: int) -> Tensor:
-    """The step for chains of n coordinates each, concatenated."""
+    """Return the minimiser for chains of n coordinates each, concatenated."""
     x = torch.empty_like(y)
     index = torch.arange(len(y), device=y.device)  # of what is left, as are the following
     start = index % n == 0  # where pieces begin
-    base, pull = torch.zeros_like(y), torch.zeros_like(y)  # y is relative to base; pull is the slope of the jumps
+    base, pull = torch.zeros_like(y), torch.zeros_like(y)  # y is relative to base; λ pull is the slope of the jumps
     while len(index):
         piece = start.cumsum(0) - 1
-        weight = _sums(d, piece)
+        weight, pulled = _sums(d, piece), lam * _sums(pull, piece)
         for _ in range(2):  # once more, for what rounding has left: then d·y is of λ's size wherever there is no jump
-            mean = (_sums(d * y - pull, piece) / weight)[piece]
+            mean = ((_sums(d * y, piece) - pulled) / weight)[piece]
             y, base = y - mean, base + mean
-        side = _sides(pull - d * y, start, lam)
+        side = _sides(torch.stack([pull, -d * y, (d * y).abs()], -1), start, lam)
         begins = start.clone()
         begins[1:] |= side[1:] != side[:-1]
         split = (_sums((begins & ~start).to(y), piece) > 0)[piece]
         settled = ~split | (side == 0)
         x[index[settled]] = base[settled]
-        jump = lam * (side[:-1] - side[1:]).sign() * (begins & ~start)[1:]
+        jump = (side[:-1] - side[1:]).sign() * (begins & ~start)[1:]
         pull[:-1] += jump
         pull[1:] -= jump
         left = ~settled
@@ -84,41 +83,56 @@ def _fused(y: Tensor, d: Tensor, lam: float, n: int) -> Tensor:
 
 
 def _sums(values: Tensor, piece: Tensor) -> Tensor:
-    """Sums over each piece."""
+    """Return the sums over each piece."""
     return values.new_zeros(int(piece[-1]) + 1).index_add_(0, piece, values)
 
 
+def _value(m: Tensor, lam: float) -> Tensor:
+    return lam * m[..., 0] + m[..., 1]
+
+
 def _sides(c: Tensor, start: Tensor, lam: float) -> Tensor:
-    """For each coordinate of a piece: 1 if it belongs above 0, -1 if below, 0 if at 0.
+    """Return 1 for each coordinate of a piece that belongs above 0, -1 for those below, 0 for those at 0.
 
     The coordinates above minimise Σ cᵢ + λ · (number of ends of runs) over all subsets. The message mᵢ is the extra
     cost for the coordinates before i if i is above rather than below. It lies between -λ and λ:
-    mᵢ₊₁ = clip(mᵢ + cᵢ, -λ, λ).
+    mᵢ₊₁ = clip(mᵢ + cᵢ, -λ, λ). Costs and messages are triples: k, f and s for kλ + f, where s is the sum of the sizes
+    of the terms of f. So a light coordinate between a neighbour above and one below still counts: there k is 0.
     """
     end = start.roll(-1)  # the first begins a piece, so the last ends one
     both = torch.stack([c, c.flip(0)])
-    first = torch.stack([start, end.flip(0)])
-    clipped = both.clamp(-lam, lam)
-    lo, hi = (torch.where(first, clipped, bound) for bound in (-lam, lam))
-    sent = _scan(both, lo, hi)
-    before, after = sent[0].roll(1).masked_fill_(start, 0.0), sent[1].flip(0).roll(-1).masked_fill_(end, 0.0)
+    first = torch.stack([start, end.flip(0)])[..., None]
+    low, high = (c.new_tensor([k, 0.0, 0.0]) for k in (-1.0, 1.0))
+    clipped = _clipped(both, low.expand_as(both), high.expand_as(both), lam)
+    lo, hi = (torch.where(first, clipped, bound) for bound in (low, high))
+    sent = _scan(both, lo, hi, lam)
+    before = sent[0].roll(1, 0).masked_fill_(start[:, None], 0.0)
+    after = sent[1].flip(0).roll(-1, 0).masked_fill_(end[:, None], 0.0)
     cost = c + before + after
-    return -cost.sign().masked_fill_(cost.abs() <= SMALL * lam, 0.0)
+    noise = SMALL * (cost[:, 2] + lam * (cost[:, 0] != 0))
+    cost = _value(cost, lam)
+    return -cost.sign().masked_fill_(cost.abs() <= noise, 0.0)
 
 
-def _scan(a: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
-    """m_i = clip(m_{i-1} + a_i, lo_i, hi_i) along the last dimension, where lo_0 = hi_0.
+def _clipped(m: Tensor, lo: Tensor, hi: Tensor, lam: float) -> Tensor:
+    """Return m, or the bound that its value is beyond."""
+    m = torch.where((_value(m - lo, lam) < 0)[..., None], lo, m)
+    return torch.where((_value(m - hi, lam) > 0)[..., None], hi, m)
+
+
+def _scan(a: Tensor, lo: Tensor, hi: Tensor, lam: float) -> Tensor:
+    """Return m_i = clip(m_{i-1} + a_i, lo_i, hi_i) along the dimension before the last, where lo_0 = hi_0.
 
     The composition of two such functions is another one: solve for every second m, then fill in the others.
     """
-    n = a.shape[-1]
+    n = a.shape[-2]
     if n == 1:
         return lo.clone()
     pairs = n // 2
-    (a1, lo1, hi1), (a2, lo2, hi2) = (tuple(t[..., k : 2 * pairs : 2] for t in (a, lo, hi)) for k in (0, 1))
-    odd = _scan(a1 + a2, (lo1 + a2).clamp(lo2, hi2), (hi1 + a2).clamp(lo2, hi2))
+    (a1, lo1, hi1), (a2, lo2, hi2) = (tuple(t[..., k : 2 * pairs : 2, :] for t in (a, lo, hi)) for k in (0, 1))
+    odd = _scan(a1 + a2, _clipped(lo1 + a2, lo2, hi2, lam), _clipped(hi1 + a2, lo2, hi2, lam), lam)
     m = torch.empty_like(a)
-    m[..., 0], m[..., 1::2] = lo[..., 0], odd
+    m[..., 0, :], m[..., 1::2, :] = lo[..., 0, :], odd
     rest = slice(2, None, 2)
-    m[..., rest] = (odd[..., : (n - 1) // 2] + a[..., rest]).clamp(lo[..., rest], hi[..., rest])
+    m[..., rest, :] = _clipped(odd[..., : (n - 1) // 2, :] + a[..., rest, :], lo[..., rest, :], hi[..., rest, :], lam)
     return m

@@ -10,6 +10,7 @@ from torch import Tensor
 from superadam.sets.base import (
     ConvexSet,
     Dim,
+    Sizes,
     by_slices,
     check_finite,
     check_radius,
@@ -19,11 +20,10 @@ from superadam.sets.base import (
     slice_shape,
     slices_in_rows,
     solving,
+    unit_of,
     vertex,
 )
-from superadam.sets.levels import water_level
-from superadam.sets.ranges import Sizes, unit_of
-from superadam.sets.roots import Blocks, everywhere, norm_root, nowhere, tolerance, warm
+from superadam.sets.roots import Blocks, everywhere, norm_root, nowhere, tolerance, warm, water_level
 
 __all__ = ["L1Ball", "L2Ball"]
 

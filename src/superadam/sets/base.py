@@ -5,17 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from superadam.iterates import Plain
-from superadam.lists import tracing
-from superadam.matrices import Matrix
 from superadam.parts import Part, check
-from superadam.sets.ranges import Sizes, check_range, enough, sizes_of
 
 __all__ = ["IF_MISSING", "ConvexSet", "in_metric", "solving"]
 
@@ -95,13 +91,15 @@ class ConvexSet(Part, kind="constraint"):
         """Whether every x[i] has its own set, so that x can be split along its first dimension."""
         return False
 
+    def misfit(self, x: Tensor) -> str | None:
+        """Return why the set is not one for tensors like x, or None."""
+        return outside(self, x)
+
     def entry(self, x: Tensor) -> Tensor:
-        """The feasible point nearest to x, where training starts. Refuses a tensor that the set is not for."""
-        for_others = "give the set to a param group of the parameters that it is for"
-        try:
-            point = self.argmin(x, 1.0)
-        except IndexError as error:
-            raise ValueError(f"{self} does not fit shape {tuple(x.shape)} ({error}): {for_others}") from error
+        """Return the feasible point nearest to x, where training starts. Refuse a tensor that the set is not for."""
+        if reason := self.misfit(x):
+            raise ValueError(reason)
+        point = self.argmin(x, 1.0)
         if point.shape != x.shape:
             shapes = f"{tuple(point.shape)} for {tuple(x.shape)}"
             raise ValueError(f"{type(self).__name__}.argmin must return the shape of y, and returned {shapes}")
@@ -130,15 +128,15 @@ class ConvexSet(Part, kind="constraint"):
             return f"line 10 leaves the set if μ is larger than 1, as that of {others.schedule} is"
         if not matrix.is_diagonal:
             return metric_objection(self, others)
-        if self.scalar_metric and not matrix.multiple_of_identity and not matrix.vanishes:
-            return f"{type(self).__name__} {_NEEDS_SCALAR}, and {type(matrix).__name__} has many; {_scalar_matrices()}"
-        return None
+        return scalar_objection(self, matrix)
 
 
 def metric_objection(part: Any, others: Any) -> str | None:
     """The reason why line 9 with this set or penalty has no known solution for a non-diagonal H_t, or None."""
     matrix, name = others.matrix, type(others.matrix).__name__
-    known = ["inverse"] if type(matrix).eigen is Matrix.eigen else ["inverse", "eigen"]
+    family = next(kind for kind in type(matrix).__mro__ if "_kind" in vars(kind))  # it says that there is no `eigen`
+    eigen = getattr(matrix, "eigen", None) is not None and type(matrix).eigen is not getattr(family, "eigen", None)
+    known = ["inverse", "eigen"] if eigen else ["inverse"]
     if part.needs not in known:
         missing = "H_t to be diagonal" if part.needs == "diagonal" else "the eigenvectors of H_t"
         fitting = sorted(each for each, kind in type(part)._names.items() if kind.needs in known)
@@ -147,14 +145,16 @@ def metric_objection(part: Any, others: Any) -> str | None:
             f"line 9 needs {missing} for {type(part).__name__}, and {name} does not offer that. {name} goes with "
             f"{', '.join(fitting) or f'no {part._kind}'}; {type(part).__name__} goes with {kinds} matrices"
         )
-    if matrix.scope == "all" and type(others.iterate) is not Plain:
+    if matrix.scope == "all" and type(others.iterate).__name__ != "Plain":
         return f"{name} solves for all parameters at once, from x_t itself: use iterates.Plain()"
     return None
 
 
-def shape_objection(part: Any, matrix: Matrix, x: Tensor) -> str | None:
-    """The reason why line 9 has no known solution for a tensor like x, or None: rotations must map slices to
+def shape_objection(part: Any, matrix: Any, x: Tensor) -> str | None:
+    """Return the reason why line 9 has no known solution for a tensor like x, or None. Rotations must map slices to
     themselves."""
+    if reason := part.misfit(x):
+        return str(reason)
     if matrix.is_diagonal or part.needs != "eigen":
         return None
     mixed, dim = matrix.mixes(x), getattr(part, "group", getattr(part, "dim", None))
@@ -164,18 +164,38 @@ def shape_objection(part: Any, matrix: Matrix, x: Tensor) -> str | None:
         along = " and ".join(map(str, mixed))
         return (
             f"{part} has slices along dim={dim}, and {matrix} mixes the coordinates of a tensor of shape "
-            f"{tuple(x.shape)} along {along}, so that line 9 is not known: use slices that hold {along} in full, as "
-            "dim=None does, or a matrix with one side (one_sided_above=0 takes the smaller one)"
+            f"{tuple(x.shape)} along {along}, so that line 9 is not known: give these parameters a diagonal matrix in "
+            f"a param group, {{'params': …, 'matrix': 'SecondMoment', '{part._kind}': …}}, or use slices that hold "
+            f"{along} in full, as dim=None does"
         )
     return None
 
 
-_NEEDS_SCALAR = "needs one learning rate for all coordinates"
+def outside(part: Any, x: Tensor) -> str | None:
+    """Return an error message if the slices of a part run along dimensions that x has not."""
+    n = max(x.dim(), 1)
+    for name in ("dim", "group"):
+        axes = getattr(part, name, None)
+        if isinstance(axes, int | tuple) and not all(-n <= i < n for i in dims(x, axes)):
+            return (
+                f"{part} does not fit shape {tuple(x.shape)}: it has slices along {name}={axes}. Give it to a param "
+                f"group of the parameters that it is for: [{{'params': [p for p in model.parameters() if p.dim() > "
+                f"{x.dim()}], '{part._kind}': …}}, {{'params': [p for p in model.parameters() if p.dim() <= "
+                f"{x.dim()}]}}]"
+            )
+    return None
 
 
-def _scalar_matrices() -> str:
-    names = [name for name, matrix in Matrix._names.items() if matrix.multiple_of_identity]  # type: ignore[attr-defined]
-    return f"matrices that have one: {', '.join(sorted(names))}"
+def scalar_objection(part: Any, matrix: Any) -> str | None:
+    """Return the reason why a part that needs one learning rate does not go with a matrix, or None."""
+    if not part.scalar_metric or matrix.multiple_of_identity or matrix.vanishes:
+        return None
+    names = sorted(name for name, kind in type(matrix)._names.items() if kind.multiple_of_identity)
+    has_many = f"{type(part).__name__} {NEEDS_SCALAR}, and {type(matrix).__name__} has many"
+    return f"{has_many}; matrices that have one: {', '.join(names)}"
+
+
+NEEDS_SCALAR = "needs one learning rate for all coordinates"
 
 
 def in_metric(argmin: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -208,7 +228,7 @@ def _in_metric(argmin: Callable[..., Tensor], writes_d: bool) -> Callable[..., T
         if y.numel() == 0:
             return y.clone()
         # On a GPU a look waits for the device. Of intervals, a coordinate that is not finite spoils no other one.
-        unseen = tracing.get() or (not self.waits and y.device.type != "cpu")
+        unseen = torch.compiler.is_compiling() or (not self.waits and y.device.type != "cpu")
         wide, sizes = False, None
         if not unseen:
             sizes = sizes_of(y, metric)
@@ -248,7 +268,7 @@ def _metric_like(part: Any, y: Tensor, d: Tensor | float) -> Tensor:
     if metric.shape not in ((), y.shape):
         raise ValueError(f"d must be a scalar or have the shape of y, {tuple(y.shape)}, not {tuple(metric.shape)}")
     if getattr(part, "scalar_metric", False) and metric.dim() > 0:
-        raise ValueError(f"{type(part).__name__} {_NEEDS_SCALAR}, so d must be a scalar; {_scalar_matrices()}")
+        raise ValueError(f"{type(part).__name__} {NEEDS_SCALAR}, so d must be a scalar")
     return metric
 
 
@@ -262,7 +282,7 @@ def vertex(lmo: Callable[..., Tensor]) -> Callable[..., Tensor]:
             raise ValueError(f"g must be a real floating-point tensor, not {g.dtype}")
         if g.numel() == 0:
             return g.clone()
-        if not tracing.get() and g.device.type == "cpu" and not bool(g.isfinite().all()):
+        if not torch.compiler.is_compiling() and g.device.type == "cpu" and not bool(g.isfinite().all()):
             raise ValueError("g must be finite")
         return lmo(self, g.to(torch.promote_types(g.dtype, torch.float32))).to(g.dtype)
 
@@ -324,3 +344,76 @@ def largest(excess: Tensor) -> Tensor:
 def relative(off: Tensor, size: Tensor) -> Tensor:
     """off / size, element by element; 0 where off is 0."""
     return torch.where(off > 0, off / size.clamp(min=1e-300), 0.0).to(torch.float64)
+
+
+class Sizes(NamedTuple):
+    """The largest |y|, and the least and largest d."""
+
+    y: float
+    d_min: float
+    d_max: float
+
+
+def sizes_of(y: Tensor, d: Tensor) -> Sizes:
+    """Of y and d. Raises an error if they are not finite."""
+    # One look at all results: NaN fails every comparison. `aminmax` takes twice the time of `amin` and `amax`.
+    sides = (y.amin(), y.amax(), *((d, d) if d.dim() == 0 else (d.amin(), d.amax())))
+    y_min, y_max, d_min, d_max = torch.stack([side.to(d.dtype) for side in sides]).tolist()
+    if not (d_min > 0 and d_max < math.inf):
+        raise ValueError(f"d must be positive and finite; its least and largest are {d_min:g} and {d_max:g}")
+    if not (-math.inf < y_min and y_max < math.inf):
+        raise ValueError(f"y must be finite; its least and largest elements are {y_min:g} and {y_max:g}")
+    return Sizes(max(-y_min, y_max), d_min, d_max)
+
+
+def enough(part: Any, dtype: torch.dtype, sizes: Sizes) -> bool:
+    """Whether float32 is enough: no square, product or quotient in the solvers leaves its range.
+
+    Otherwise the solvers run in float64, where they are correct for all float32 numbers. The result is then checked,
+    because float16 may not be able to represent it.
+    """
+    (y, d_min, d_max), (least, most) = sizes, part.__dict__.get("_option_sizes") or _options(part)
+    if dtype == torch.float16 or not (d_min >= 1e-15 and d_max <= 1e15 and most <= 1e9):
+        return False
+    ordinary = least >= 1e-9 and (y == 0 or 1e-12 <= y <= getattr(part, "reach", 1e9) * min(1.0, least))
+    return part.separable or (ordinary and d_max <= 1e12 * d_min)
+
+
+def unit_of(d: Tensor, sizes: Sizes | None) -> Tensor | float | None:
+    """What d is divided by, so that no sum overflows: its largest element. None if its size is ordinary."""
+    if sizes is None:
+        return d.amax()
+    return None if sizes.d_min >= 1e-9 and sizes.d_max <= 1e9 else sizes.d_max
+
+
+def check_range(part: Any, sizes: Sizes) -> None:
+    """Refuse numbers for which float64 is not enough. All float32 y and d pass."""
+    (y, d_min, d_max), (least, most) = sizes, _options(part)
+    ratio = part._kind == "constraint"
+    d_fits = d_max <= 1e100 * d_min if ratio else d_min >= 1e-75 and d_max <= 1e75
+    if not part.separable and not (max(y, most) <= 1e75 and least >= 1e-75 and d_fits):
+        expected = "a ratio of at most 1e100 between those of d" if ratio else "d from 1e-75 to 1e75"
+        raise ValueError(
+            f"{part} solves line 9 for numbers of at most 1e75 in y, options from 1e-75 to 1e75, and {expected}; y has "
+            f"up to {y:g}, the options {least:g} to {most:g}, d {d_min:g} to {d_max:g}: scale the problem"
+        )
+
+
+def _options(part: Any) -> tuple[float, float]:
+    """The least and the largest size of a part's options, ignoring 0 and inf. Cached."""
+    if "_option_sizes" not in part.__dict__:
+        sizes = [float(v.abs().amax()) if isinstance(v, Tensor) else abs(v) for v in _numbers(part.spec())]
+        counting = [size for size in sizes if 0 < size < math.inf] or [1.0]
+        object.__setattr__(part, "_option_sizes", (min(counting), max(counting)))
+    return cast(tuple[float, float], part.__dict__["_option_sizes"])
+
+
+def _numbers(option: Any) -> Iterator[float | Tensor]:
+    """The numbers and tensors in a part's spec, including nested parts."""
+    if isinstance(option, dict):
+        option = [value for name, value in option.items() if name not in ("dim", "group")]
+    if isinstance(option, list | tuple):
+        for value in option:
+            yield from _numbers(value)
+    elif isinstance(option, int | float | Tensor):
+        yield option

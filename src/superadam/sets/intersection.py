@@ -14,6 +14,7 @@ from superadam.parts import check
 from superadam.sets.balls import L1Ball, L2Ball
 from superadam.sets.base import ConvexSet, dims, in_metric, like
 from superadam.sets.linear import Halfspace, LinearSet
+from superadam.sets.ordered import ORDERS, Ordered
 from superadam.sets.polyhedra import OnRows, joined, without_repeated
 from superadam.sets.separable import Bound, Box, Intervals
 from superadam.sets.simplices import CappedSimplex, Simplex
@@ -78,6 +79,12 @@ class Intersection(ConvexSet):
         )
         for each in self.sets:
             check(each.convex, "sets", self.sets, f"convex sets, which {type(each).__name__} is not: no step is known")
+        kinds = [type(each) for each in self.sets]
+        if Ordered in kinds and L1Ball in kinds:
+            known = len(kinds) == 2 and all(each.dim is None or each.dim == -1 for each in self.sets)  # type: ignore[attr-defined]
+            known = known and any(isinstance(each, Ordered) and each.order in ORDERS for each in self.sets)
+            expected = "an Ordered beside an L1Ball to increase or decrease, both of whole tensors, and no third set"
+            check(known, "sets", self.sets, f"{expected}; for others no step is known")
 
     @property
     def scalar_metric(self) -> bool:  # type: ignore[override]
@@ -98,11 +105,16 @@ class Intersection(ConvexSet):
     def pieces(self, x: Tensor) -> tuple[ConvexSet, ...]:
         return tuple(piece for each in self.sets for piece in each.pieces(x))
 
-    def split(self, x: Tensor) -> tuple[list[LinearSet], list[ConvexSet], L2Ball | None]:
+    def split(self, x: Tensor) -> tuple[list[LinearSet], list[ConvexSet], L1Ball | L2Ball | None]:
         """The rows, the other sets, as few as possible (all bounds are one box), and a ball beside them."""
         pieces = self.pieces(x)
+        ordered = [each for each in pieces if isinstance(each, Ordered)]
+        if not (len(pieces) == 2 and len(ordered) == 1 and any(isinstance(each, L1Ball) for each in pieces)):
+            pieces = tuple(
+                piece for each in pieces for piece in (each.steps(x) if isinstance(each, Ordered) else (each,))
+            )
         rows = [each for each in pieces if isinstance(each, LinearSet)]
-        bounds = [each.bounds() for each in pieces if isinstance(each, Intervals)]
+        bounds = [each.bounds() for each in pieces if isinstance(each, Intervals) if each != Box()]
         low, high = _bounds(bounds, x)
         box = [Box(low, high)] if bounds else []
         curved = [each for each in pieces if not isinstance(each, LinearSet | Intervals)]
@@ -112,8 +124,12 @@ class Intersection(ConvexSet):
             rows += [Halfspace(1.0, each.r) for each in sums]
             curved = [each for each in curved if each not in sums]
         others = [*box, *curved]
-        whole = [each for each in curved if isinstance(each, L2Ball) and _whole(each, x)]
-        ball = next((each for each in whole if each.r > 0 and len(others) > 1), None)
+        whole = [each for each in curved if isinstance(each, L1Ball | L2Ball) and _whole(each, x) and each.r > 0]
+        ball: L1Ball | L2Ball | None = next(
+            (each for each in whole if isinstance(each, L2Ball) and len(others) > 1), None
+        )
+        if len(others) == 2 and not rows and any(isinstance(each, Ordered) for each in curved):
+            ball = ball or next((each for each in whole if isinstance(each, L1Ball)), None)
         return rows, [each for each in others if each is not ball], ball
 
     def root_shape(self, x: Tensor) -> torch.Size | None:
@@ -207,15 +223,20 @@ def _bounds(bounds: list[tuple[Bound, Bound]], x: Tensor) -> tuple[Tensor, Tenso
 class InBall:
     """The point nearest to y in a ball and in the set that `first` solves, as a function of y.
 
-    ν is the ball's multiplier. The last one is the next start.
+    ν is the ball's multiplier. The last one is the next start. Of an l1 ball it is a threshold, and `first` is the
+    argmin of a monotone order: x has the positive part of the solution for y - ν/d, and the negative part of that for
+    y + ν/d.
     """
 
-    def __init__(self, ball: L2Ball, first: Callable[..., Tensor], accept: float) -> None:
+    def __init__(self, ball: L1Ball | L2Ball, first: Callable[..., Tensor], accept: float) -> None:
         self.ball, self.first, self.accept, self.nu = ball, first, accept, 0.0
 
     def at(self, nu: float) -> tuple[Tensor, float]:
-        """x(ν), and r/‖x(ν) - c‖ - 1, which rises with ν, nearly in proportion."""
+        """x(ν), and r/‖x(ν) - c‖ - 1, which rises with ν, nearly in proportion; of an l1 ball 1 - ‖x(ν)‖/r."""
         y, d, center = self.y, self.d, self.center
+        if isinstance(self.ball, L1Ball):
+            x = self.first(y - nu / d, d).clamp(min=0) + self.first(y + nu / d, d).clamp(max=0)
+            return x, float(1 - x.abs().sum() / self.ball.r)
         # A copy of y: `first` may write into it. The metric as a ratio, so that ν may be large.
         point, metric = (y.clone(), d) if nu == 0 else ((d * y + nu * center) / (d + nu), (d + nu) / (d.amax() + nu))
         x = self.first(point, metric).to(y.dtype)
@@ -223,7 +244,7 @@ class InBall:
         return x, self.ball.r / distance - 1 if distance else math.inf
 
     def __call__(self, y: Tensor, d: Tensor) -> Tensor:
-        self.y, self.d, self.center = y, d, like(self.ball.center, y)
+        self.y, self.d, self.center = y, d, like(getattr(self.ball, "center", 0.0), y)
         mean, nu = float(d.mean()), self.nu
         low, high, last = -1.0, math.inf, (0.0, 0.0)  # bounds of ν; ν = 0 itself was not tried yet
         for i in range(MAX_ROOT):
@@ -242,9 +263,10 @@ class InBall:
                 nu = guess
             else:
                 nu = math.sqrt(low * high) if low > 0 else high / 10
+        distance = float(torch.linalg.vector_norm(x - self.center, 1 if isinstance(self.ball, L1Ball) else 2))
         raise ValueError(
-            f"no point of the other sets of the Intersection was found in {self.ball}: the nearest one is "
-            f"{self.ball.r / (1 + slack):g} from its center. Is there such a point?"
+            f"no point of the other sets of the Intersection was found in {self.ball}: the nearest one is {distance:g} "
+            "from its center. Is there such a point?"
         )
 
 
@@ -288,7 +310,7 @@ class Sweep:
             best, least = max(best, dual), min(least, off)
             history = [*history[-MEMORY:], (new, ((new - p) * weight).flatten())]
             extrapolated = len(history) > 1
-            p = _extrapolated(history) if extrapolated else new
+            p = _extrapolated(history, 1e20 * float(self.y.abs().amax())) if extrapolated else new
         names = ", ".join(type(each).__name__ for each in part.sets)
         raise ValueError(
             f"the Intersection of {names} was not solved in {MAX_SWEEPS} rounds: the points of two sets still differ "
@@ -297,12 +319,17 @@ class Sweep:
         )
 
 
-def _extrapolated(history: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Anderson's method: the combination of the last results whose combined change is smallest."""
+def _extrapolated(history: list[tuple[Tensor, Tensor]], most: float) -> Tensor:
+    """Return the combination of the last results whose combined change is smallest (Anderson's method), up to a size
+    that only sets without a common point reach."""
     results, changes = zip(*history, strict=True)
     differences = torch.stack([b - a for a, b in itertools.pairwise(changes)], 1)
     length = torch.linalg.vector_norm(differences, dim=0).clamp(min=1e-300)
-    share = torch.linalg.lstsq(differences / length, changes[-1][:, None], rcond=1e-12).solution.flatten() / length
+    # The default driver gives other last digits for the same numbers.
+    share = (
+        torch.linalg.lstsq(differences / length, changes[-1][:, None], rcond=1e-12, driver="gelsd").solution.flatten()
+        / length
+    )
     moved = torch.stack([b - a for a, b in itertools.pairwise(results)])
     mixed: Tensor = results[-1] - torch.tensordot(share, moved, 1)
-    return mixed if bool(mixed.isfinite().all()) else results[-1]
+    return mixed if bool((mixed.abs() <= most).all()) else results[-1]

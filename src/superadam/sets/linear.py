@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from superadam.parts import check
-from superadam.sets.base import ConvexSet, check_finite, in_metric, largest, like, relative, solving
+from superadam.sets.base import ConvexSet, Sizes, check_finite, in_metric, largest, like, relative, solving
 from superadam.sets.multipliers import multipliers
-from superadam.sets.ranges import Sizes
 from superadam.sets.roots import Blocks, nowhere
 
 __all__ = ["Affine", "Halfspace", "Hyperplane", "LinearSet", "correction", "multipliers"]

@@ -59,15 +59,21 @@ def active_set(
         if not bool(negative.any()):
             break
         active = active & ~negative
-    length = torch.linalg.vector_norm(B, dim=0)
+    length, held = torch.linalg.vector_norm(B, dim=0), torch.zeros_like(inequality)
     for _ in range(50 * (len(e) + 1)):
         v = e - B.T @ (B @ delta)
         noise = small + 8 * torch.finfo(e.dtype).eps * (B.abs().T @ (B.abs() @ delta.abs()))
         _check_equations(v, inequality, active, noise)
-        v = torch.where(inequality & ~active & (v > noise), v / length, 0.0)
-        if not bool(v.any()):
+        violated = torch.where(inequality & ~active & ~held & (v > noise), v / length, 0.0)
+        if not bool(violated.any()):
             return delta
-        delta, active = _take_in(int(v.argmax()), B, C, e, inequality, start, delta, active)
+        p = int(violated.argmax())
+        try:
+            delta, active = _take_in(p, B, C, e, inequality, start, delta, active)
+        except ValueError:  # of the opposite of an active row, only rounding errors are left
+            if bool(v[p] > 1e5 * small[p]):
+                raise
+            held[p] = True
     raise ValueError(
         f"line 9 on {len(e)} rows found no set of active rows in {50 * (len(e) + 1)} tries: it could not reach the "
         "required accuracy because of rounding. Rescale d, if it spans more than twelve orders of magnitude, or remove "

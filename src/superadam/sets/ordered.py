@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from superadam.parts import check
 from superadam.sets.base import ConvexSet, Dim, by_slices, dims, in_metric, largest, slices_in_rows, vertex
+from superadam.sets.linear import LinearSet
 from superadam.sets.polyhedra import nearest_on_rows
+from superadam.sets.separable import Box
 
 __all__ = ["Ordered"]
 
@@ -104,6 +107,10 @@ class Ordered(ConvexSet):
         A, b = torch.cat([A for A, _ in parts]), torch.cat([eye.new_full((len(A),), b) for A, b in parts])
         return A, b, torch.ones(len(A), dtype=torch.bool, device=device)
 
+    def steps(self, x: Tensor) -> tuple[ConvexSet, ...]:
+        """Return rows, one for each pair of neighbours, and a box; or the set itself where there would be too many."""
+        return (Steps(self.order, self.dim), Box(self.low, self.high)) if 0 < x.numel() <= LONGEST else (self,)
+
     def root_shape(self, x: Tensor) -> torch.Size | None:
         if self.order in ORDERS or x.numel() == 0:
             return None
@@ -147,6 +154,26 @@ class Ordered(ConvexSet):
         x, (low, high) = x.double(), self._ends()
         up = by_slices(descents, self.dim, x if self.order in ("increasing", "convex") else -x)
         return torch.stack([largest(up), largest(low - x), largest(x - high)]).amax()
+
+
+class Steps(LinearSet, abstract=True):
+    """`Ordered` without bounds, as rows A x ≤ 0."""
+
+    order: str
+    dim: Dim
+
+    inequality: ClassVar[bool] = True
+
+    def system(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        signs = {"increasing": (1, -1), "decreasing": (-1, 1), "convex": (-1, 2, -1), "concave": (1, -2, 1)}[self.order]
+        axes = sorted({i % x.dim() for i in dims(x, self.dim)}) if x.dim() else []
+        index = torch.arange(x.numel(), device=x.device).view(x.shape)
+        slices = index.movedim(axes, list(range(len(axes)))).flatten(0, len(axes) - 1) if axes else index.view(1)
+        n = max(len(slices) + 1 - len(signs), 0)
+        A = x.new_zeros(n * slices[0].numel(), x.numel())
+        for i, sign in enumerate(signs):
+            A.scatter_(1, slices[i : i + n].reshape(-1, 1), sign)
+        return A, x.new_zeros(len(A))
 
 
 def _hinges(g: Tensor) -> Tensor:

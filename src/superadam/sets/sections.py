@@ -22,9 +22,8 @@ from superadam.sets.base import (
     solving,
     vertex,
 )
-from superadam.sets.levels import clip_, section_level
 from superadam.sets.linear import Hyperplane
-from superadam.sets.roots import may_look, tolerance
+from superadam.sets.roots import clip_, may_look, section_level, tolerance
 from superadam.sets.separable import Bound, Box
 from superadam.sets.simplices import filled, number_or_like, slice_sums
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from superadam.parts import check
 from superadam.sets.base import ConvexSet, in_metric, largest, vertex
-from superadam.sets.levels import water_level
-from superadam.sets.roots import tolerance
+from superadam.sets.roots import tolerance, water_level
 
 __all__ = ["PSD", "Correlation", "Spectrahedron"]
 

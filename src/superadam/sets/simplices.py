@@ -12,6 +12,7 @@ from superadam.parts import check
 from superadam.sets.base import (
     ConvexSet,
     Dim,
+    Sizes,
     by_slices,
     check_finite,
     dims,
@@ -20,12 +21,11 @@ from superadam.sets.base import (
     slice_shape,
     slices_in_rows,
     solving,
+    unit_of,
     vertex,
 )
-from superadam.sets.levels import section_level, water_level
 from superadam.sets.linear import Hyperplane
-from superadam.sets.ranges import Sizes, unit_of
-from superadam.sets.roots import may_look, tolerance
+from superadam.sets.roots import may_look, section_level, tolerance, water_level
 from superadam.sets.separable import Box, NonNegative
 
 __all__ = ["CappedSimplex", "Simplex"]

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from superadam.sets.base import ConvexSet, check_radius, in_metric, largest, vertex
-from superadam.sets.levels import water_level
-from superadam.sets.roots import tolerance
+from superadam.sets.roots import tolerance, water_level
 
 __all__ = ["NuclearBall", "SpectralBall"]
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from superadam.iterates import Plain
 from superadam.parts import check
 from superadam.sets.balls import norm_of, or_one
 from superadam.sets.base import (
@@ -58,7 +57,7 @@ class Sphere(ConvexSet):
         check(0 < self.r < torch.inf, "r", self.r, "0 < r < inf")
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
-        if type(others.iterate) is not Plain:
+        if type(others.iterate).__name__ != "Plain":
             return f"{type(others.iterate).__name__} takes gradients between points of the sphere: use iterates.Plain()"
         return super().objection(others, options)
 
