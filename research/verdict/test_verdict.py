@@ -9,9 +9,8 @@ def test_the_claims_are_those_of_the_table():
     assert list(body) == list(verdict.CASES)
     skewed = body.pop("two tasks, the same with skewed noise")
     assert float(skewed[1]) == 8.7
-    _, new, old_power, power = (
-        dict(zip(body, numbers(cells), strict=True)) for cells in zip(*body.values(), strict=True)
-    )
+    columns = [dict(zip(body, numbers(cells), strict=True)) for cells in zip(*body.values(), strict=True)]
+    _, new, old_power, power = columns
     assert max(new.values()) == 5.7
     assert min(new.values()) == 0.3
     usual = [name for name in body if name.startswith("two") and "baseline" not in name and "tenth" not in name]
