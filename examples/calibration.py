@@ -34,7 +34,7 @@ def main(steps=2000, batch=100):
     edges = odds.quantile(torch.arange(1, BINS, dtype=torch.float64) / BINS)
     which, new_which = torch.bucketize(odds, edges), torch.bucketize(new_odds, edges)
     x = torch.full((BINS,), 0.5, dtype=torch.float64, requires_grad=True)
-    opt = SuperAdam([x], lr=0.01, schedule="Paper", constraint=sets.Ordered(low=0.0, high=1.0))
+    opt = SuperAdam([x], lr=0.01, matrix="SecondMoment", schedule="Paper", constraint=sets.Ordered(low=0.0, high=1.0))
     order = torch.Generator().manual_seed(1)
     for _ in range(steps):
         rows = torch.randint(len(label), (batch,), generator=order)

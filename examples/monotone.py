@@ -35,7 +35,8 @@ def fit(constraint, x, y, steps):
         with torch.no_grad():
             for weight in weights:
                 weight.abs_().mul_(0.5)
-    opt = SuperAdam([{"params": weights, "constraint": constraint}, {"params": biases}], lr=0.05, schedule="Paper")
+    groups = [{"params": weights, "constraint": constraint}, {"params": biases}]
+    opt = SuperAdam(groups, lr=0.05, matrix="SecondMoment", schedule="Paper")
     for _ in range(steps):
         opt.zero_grad()
         (net(x) - y).square().mean().backward()

@@ -17,7 +17,7 @@ import superadam
 from superadam import matrices, zoo
 
 
-class CubeRoot(matrices.Matrix):
+class CubeRoot(matrices.Diagonal):
     """H_t = diag(v_t^(1/3) + λ), v_t = β v_{t-1} + (1-β) |∇f(x_t; ξ_t)|³."""
 
     beta: float = 0.999

@@ -28,7 +28,7 @@ def main(epochs=20):
     train_set, (x_test, y_test) = digits()
     loader = DataLoader(train_set, batch_size=32, shuffle=True)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 10))
-    opt = SuperAdam(model, lr=3e-3, weight_decay=0.01)
+    opt = SuperAdam(model, lr=1e-2, weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, epochs * len(loader))
 
     losses, accuracies = [], []

@@ -24,7 +24,7 @@ def setup(tau):
     y = (x[:, :1] * x[:, 1:2]).tanh() + 0.1 * torch.randn(320, 1)
     shuffled = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True, generator=torch.Generator().manual_seed(0))
     model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
-    opt = SuperAdam(model, lr=0.03, tau=tau, schedule="Paper")
+    opt = SuperAdam(model, lr=0.03, tau=tau, matrix="SecondMoment", schedule="Paper")
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, EPOCHS * len(shuffled))
     return {"model": model, "optimizer": opt, "scheduler": scheduler, "data": Resumable(shuffled)}
 

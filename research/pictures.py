@@ -6,6 +6,7 @@ python -m research.pictures [NAME ...]    # all of them, or some; under a minute
 import sys
 
 from pictures import main
+from research.anchors import anchors
 from research.constrained import constrained
 from research.exact_step import exact_step, paths
 from research.locked import unseen
@@ -14,6 +15,7 @@ from research.sensitivity import sensitivity
 from research.speed import speed_bars
 
 PICTURES = {
+    "anchors": anchors.draw,
     "paths": paths.draw,
     "exact_step": exact_step.draw,
     "rivals": constrained.draw,

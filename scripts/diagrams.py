@@ -85,25 +85,25 @@ def algorithm():
 # What happens, and in which modules; then the same for τ > 0.
 ONE_GRADIENT = [
     ("∇f(x$_t$; ξ$_t$)", "your loop, or the closure"),
-    ("unscale, check", "_state: scaler, refusals"),
-    ("views of parameters that are alike", "_state/plans, _step/layout, view"),
+    ("unscale, check", "optimizer, checks"),
+    ("buckets of parameters that are alike", "options, bucket"),
     ("(11) g$_t$,  (4) H$_t$", "estimators, matrices"),
-    ("sums over all of x; clip", "_step/algorithm, _state/sharding"),
-    ("(9) x̃,  (10) x$_{t+1}$", "_step/line_9, sets, penalties"),
+    ("sums over all of x; clip", "step, distributed"),
+    ("(9) x̃,  (10) x$_{t+1}$", "step, sets, penalties"),
 ]
 TWO_GRADIENTS = [
     ("q = ∇f(x$_{t-1}$; ξ$_t$)", "your loop, or the closure"),
-    ("(9), (10): the pending move to x$_t$", "_step/line_9, sets, penalties"),
+    ("(9), (10): the pending move to x$_t$", "step, sets, penalties"),
     ("(11), first half: q into g", "estimators"),
-    ("the same ξ$_t$ again, at x$_t$", "_state/replay: generators, buffers"),
-    ("(11) g$_t$,  (4) H$_t$;  sums, clip", "estimators, matrices, _step/algorithm"),
+    ("the same ξ$_t$ again, at x$_t$", "evaluations: generators, buffers"),
+    ("(11) g$_t$,  (4) H$_t$;  sums, clip", "estimators, matrices, step"),
     ("the next move is pending", "phase and γ in the state, no copy of x"),
 ]
 WAYS = [
-    ("torch's fused", "_step/fused"),
-    ("compiled", "_step/compiled"),
-    ("tiles", "_step/tiles"),
-    ("lists", "_step/tensors"),
+    ("torch's fused", "matrices/fused"),
+    ("torch.compile", "step.compiled"),
+    ("pieces", "step.pieces"),
+    ("lists", "lists"),
 ]
 
 
@@ -126,7 +126,7 @@ def step():
     panel.text(
         0.12,
         y + 0.16,
-        "how the lines (4), (9), (10), (11) run: _step/dispatch takes the first that can",
+        "how the lines (4), (9), (10), (11) run: step takes the first that can",
         weight="bold",
         va="center",
     )

@@ -12,11 +12,24 @@ SOURCES = ROOT / "src" / "superadam", ROOT / "lab" / "src" / "superadam_lab"
 MARK = "<!-- all messages -->"
 FAMILIES = {  # heading: where its messages are raised, and what they have in common
     "Checkpoints": (
-        ("_state/loading", "_state/formats", "methods", "checkpoint"),
+        ("loading", "methods", "checkpoint"),
         "Nothing was loaded. Construct model, optimizer and data as they were when the checkpoint was saved.",
     ),
     "Optimizers and methods": (
-        ("optimizer", "_state/", "_step/", "zoo/", "reference", "lists", "parts"),
+        (
+            "optimizer",
+            "options",
+            "step",
+            "bucket",
+            "checks",
+            "evaluations",
+            "distributed",
+            "rounding",
+            "zoo/",
+            "reference",
+            "lists",
+            "parts",
+        ),
         "An option, a gradient or the order of the calls is wrong.",
     ),
     "Matrices, estimators, schedules, step sizes and iterates": (

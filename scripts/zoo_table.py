@@ -16,6 +16,7 @@ import torch
 from options import paper
 from superadam import zoo
 from superadam.iterates import Plain
+from superadam.options import Composition
 from superadam.zoo.presets import PRESETS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,8 +53,7 @@ The columns of the table:
 - **lr**: the default learning rate. It [trains](choosing.md#what-the-defaults-do).
 - **gradients**: gradients per batch.
 - **state**: bytes that are kept for each float32 parameter of a 512 × 512 matrix. AdamW keeps 8. The buffer g counts,
-  also where it only holds the newest gradient. In brackets: with
-  [`state_dtype=torch.bfloat16`](scale.md#state-in-bfloat16).
+  also where it only holds the newest gradient.
 - **step**: time of a step divided by that of torch's fused AdamW. Both are medians on ResNet-18, from `superadam bench`
   ([Performance](performance.md)). A dash: not measured.
 - **options**: the method's own, and other defaults. Every method also takes the options of `SuperAdam`, which replace
@@ -220,15 +220,11 @@ def untested():
 
 
 def state(name):
-    """Bytes that are kept for each parameter of a matrix, and in brackets with a bfloat16 state."""
-
-    def held(**options):
-        x = torch.zeros(512, 512, requires_grad=True)
-        opt = zoo.create(name, [x], **options)
-        opt.init_state()
-        return f"{sum(t.nbytes for t in opt.state[x].values() if isinstance(t, torch.Tensor)) / x.numel():.2g}"
-
-    return f"{held()} ({held(state_dtype=torch.bfloat16)})"
+    """Bytes that are kept for each parameter of a matrix."""
+    x = torch.zeros(512, 512, requires_grad=True)
+    opt = zoo.create(name, [x])
+    opt.init_state()
+    return f"{sum(t.nbytes for t in opt.state[x].values() if isinstance(t, torch.Tensor)) / x.numel():.2g}"
 
 
 def times():
@@ -245,7 +241,7 @@ def page():
     lines, measured = [INTRO, "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"], times()
     for name, line in zoo.list_methods().items():
         opt = zoo.create(name, torch.nn.Linear(2, 1))
-        parts = opt._parts(opt.param_groups[0])
+        parts = Composition.of(opt.param_groups[0])
         options = [f"`{p}`" for p in inspect.signature(getattr(zoo, name)).parameters if p not in ("params", "options")]
         shown = [parts.estimator, parts.matrix, parts.schedule, *filter(None, [parts.stepsize])]
         if parts.iterate != Plain():

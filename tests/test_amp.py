@@ -9,7 +9,7 @@ from superadam import create, matrices, penalties, sets, twice
 
 SCALE = 2.0**10
 KINDS = [getattr(matrices, name) for name in sorted(set(matrices.Matrix._names) & set(matrices.__all__) - {"ByShape"})]
-OF_TENSORS = {kind.__name__: matrices.ByShape(kind()) for kind in KINDS if kind.scope == "tensor"}
+OF_TENSORS = {kind.__name__: matrices.ByShape(kind()) for kind in KINDS if kind.per_tensor}
 EVERY = {**CASES, **OF_TENSORS}
 RATES = {**LR, **dict.fromkeys(OF_TENSORS, 0.01)}
 
@@ -117,38 +117,11 @@ def test_skipped_like_torchs():
     assert (points[0] - problem.x_1).abs().max() > 0.1
 
 
-class NoHostSync(torch.utils._python_dispatch.TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        assert func.overloadpacket.__name__ not in ("_local_scalar_dense", "is_nonzero"), "waits for the device"
-        return func(*args, **(kwargs or {}))
-
-
-ONE_POINT = [m for kind in KINDS if kind.scope != "tensor" and not kind.vanishes and not (m := kind()).two_point]
-
-
-@pytest.mark.parametrize("matrix", ONE_POINT, ids=lambda m: type(m).__name__)
-def test_capturable_skips_without_the_host(matrix):
-    """On the device alone: an overflow takes back parameters, state and step count."""
-    spoilt, expected = (Run(scaler(), matrix=matrix, capturable=True) for _ in range(2))
-    step = spoilt.opt.step
-
-    def watched(*args):
-        with NoHostSync():
-            return step(*args)
-
-    spoilt.opt.step = watched
-    spoilt.train([0, 1, 2, 3], overflows=[(0, 0), (2, 0)])
-    expected.train([1, 3])
-    same(spoilt.x, expected.x)
-    same(spoilt.opt.state_dict()["state"], expected.opt.state_dict()["state"])
-
-
-@pytest.mark.parametrize("capturable", [False, True])
 @pytest.mark.parametrize("part", [sets.Box(-2.0, 0.5), sets.L2Ball(1.0), penalties.L1(0.01)], ids=str)
-def test_an_overflow_is_skipped_on_a_set(part, capturable):
+def test_an_overflow_is_skipped_on_a_set(part):
     """Which itself would refuse numbers that are not finite."""
     kind = "penalty" if isinstance(part, penalties.Penalty) else "constraint"
-    spoilt, expected = (Run(scaler(), capturable=capturable, **{kind: part}) for _ in range(2))
+    spoilt, expected = (Run(scaler(), **{kind: part}) for _ in range(2))
     spoilt.train([0, 1, 2, 3], overflows=[(0, 0), (2, 0)])
     expected.train([1, 3])
     same(spoilt.x, expected.x)

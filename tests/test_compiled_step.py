@@ -1,17 +1,126 @@
-"""`torch.compile(opt.step)`, or of a function that calls it, takes the steps that are taken without."""
+"""`compile=True` takes the steps that lists take, and `torch.compile(opt.step)` those that are taken without."""
+
+import functools
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 from problems import SuperAdam
-from superadam import create, list_methods, twice
-from ways import made, tiny
-
-assert made, tiny  # fixtures are used by their names
+from superadam import create, iterates, list_methods, matrices, penalties, schedules, sets, step, twice
+from ways import VARIANTS, Problem, equal, result, train
 
 # Of torch's compiler, about itself: the second one it hides, unless warnings are errors.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute:UserWarning")
+
+COMPOSITIONS = {
+    "SecondMoment": {"matrix": matrices.SecondMoment()},
+    "Adam": {},
+    "Yogi": {"matrix": "Yogi", "weight_decay": 0.1},
+    "AMSGrad": {"matrix": matrices.AMSGrad(beta=0.9, bias_correction=True)},
+    "Belief": {"matrix": "Belief", **VARIANTS["decay in the gradient, maximize"]},
+    "a box": {"schedule": "Paper", **VARIANTS["box"]},
+    "L1": VARIANTS["L1"],
+    "elastic net on a box": VARIANTS["elastic net on a box"],
+    "clip": VARIANTS["clip and decay"],
+    "averaged": {"iterate": iterates.Averaged(0.9)},
+    "Nesterov": {"estimator": "Nesterov"},
+}
+QUICK = [("Yogi", 0.0), ("a box", 1.0)]
+
+
+@pytest.fixture
+def backend(monkeypatch, request):
+    """What compiles, in place of the default; nothing that was compiled before counts."""
+    torch._dynamo.reset()
+    counters.clear()
+    given = {"backend": getattr(request, "param", "eager"), "fullgraph": True}
+    monkeypatch.setattr(step, "_COMPILED", {})
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, **given))
+
+
+def same(composition, tau, dtypes=(torch.float64,), tol=1e-12):
+    """The steps of lists, with no compilation after the second of them."""
+    options = COMPOSITIONS[composition] | ({} if "estimator" in COMPOSITIONS[composition] else {"tau": tau})
+    parameters = [((150,), "contiguous", "alike", ()), ((9, 14), "contiguous", "transposed", ())]
+    problem = Problem(dtypes, parameters)
+    opt, frames = SuperAdam(problem.params, lr=torch.tensor(0.05, dtype=torch.float64), compile=True, **options), []
+    assert "runs by torch.compile" in repr(opt)
+    for n in range(1, 7):
+        train(problem, opt=opt, steps=1, start=n)
+        frames.append(counters["stats"]["unique_graphs"])
+    opt.flush()
+    assert frames[0] > 0
+    assert frames[-1] == frames[1 + (tau > 0)]
+    expected, _ = result(dtypes=dtypes, parameters=parameters, steps=6, foreach=True, **options)
+    equal([p.detach() for p in problem.params], expected, tol)
+
+
+@pytest.mark.parametrize(
+    ("composition", "tau"),
+    [
+        pytest.param(name, tau, marks=() if (name, tau) in QUICK else pytest.mark.slow)
+        for name in COMPOSITIONS
+        for tau in (0.0, 1.0)
+    ],
+)
+def test_compiled_lines_take_the_steps_of_lists(composition, tau, backend):
+    same(composition, tau)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"], indirect=True)
+@pytest.mark.parametrize(("composition", "tau"), QUICK)
+def test_with_the_code_that_torch_generates(composition, tau, backend):
+    same(composition, tau)
+    same(composition, tau, (torch.float32,), 5e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"matrix": "GradientNorm"}, "GradientNorm has numbers of its own"),
+        ({"matrix": "SOAP"}, "SOAP needs more than a coordinate"),
+        ({"matrix": "Rectified"}, "Rectified asks for the step count on the host"),
+        ({"constraint": sets.Simplex()}, "Simplex needs more than a coordinate"),
+        ({"penalty": penalties.GroupLasso(0.1, dim=0)}, "GroupLasso needs more than a coordinate"),
+        ({"iterate": "ScheduleFree"}, "ScheduleFree has numbers of its own"),
+        ({"rounding": "stochastic"}, "rounding='stochastic'"),
+        ({"estimator": "Nesterov", "clip": 1.0}, "clip with this estimator"),
+    ],
+    ids=str,
+)
+def test_what_is_not_compiled_runs_as_lists_and_says_so(options, reason, backend):
+    ends = []
+    for how in ({"compile": True}, {"foreach": True}):
+        p = torch.linspace(-1, 1, 12).view(4, 3).requires_grad_()
+        opt = SuperAdam([p], lr=0.1, **options, **how)
+        for n in range(3):
+            p.grad = p.detach() - n
+            opt.step()
+        ends.append(p.detach())
+        assert (f"runs by lists, not torch.compile ({reason})" in repr(opt)) == how.get("compile", False)
+    assert torch.equal(*ends)
+    assert not counters["stats"]
+
+
+def test_a_compiled_function_keeps_no_parameters(backend):
+    import gc
+    import weakref
+
+    p = torch.ones(3, requires_grad=True)
+    opt = SuperAdam([p], matrix="Yogi", compile=True)
+    p.grad = torch.ones(3)
+    opt.step()
+    alive = weakref.ref(opt)
+    del opt, p
+    gc.collect()
+    assert len(step._COMPILED) == 1
+    assert alive() is None
+
+
+# --------------------------------------------------------------------------------------------- torch.compile(opt.step)
 
 
 def loss_of(model, batch):
@@ -50,105 +159,51 @@ def as_one_function(opt, model, batches, compiled):
         train(batch)
 
 
-def result(make, loop, compiled=lambda function: function):
+def end(make, loop, compiled=lambda function: function):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1)).double()
     opt = make(model)
     loop(opt, model, torch.randn(5, 8, 4, dtype=torch.float64), compiled)
-    compiled(opt.restart)()
+    opt.restart()
     return [p.detach() for p in model.parameters()]
 
 
-def same(make, loop, backend):
+def same_end(make, loop, backend):
     torch._dynamo.reset()
-    found = result(make, loop, lambda function: torch.compile(function, backend=backend))
+    found = end(make, loop, lambda function: torch.compile(function, backend=backend))
     # A compiled model may round otherwise; a compiled step is the step.
     tol = 1e-10 if loop is as_one_function else 0.0
-    torch.testing.assert_close(found, result(make, loop), rtol=tol, atol=tol)
+    torch.testing.assert_close(found, end(make, loop), rtol=tol, atol=tol)
 
 
 MAKE = {
     "default": lambda model: SuperAdam(model, lr=0.05),
     "variance reduction": lambda model: SuperAdam(model, lr=0.05, tau=1.0),
-    "compile=True": lambda model: SuperAdam(model, lr=0.05, compile=True),
     **{name: lambda model, name=name: create(name, model, lr=0.05) for name in list_methods()},
 }
+OFTEN = {"default", "variance reduction", *sorted(list_methods())[::8]}
 
 
-QUICK = {"default", "variance reduction", "compile=True", *sorted(list_methods())[::4]}
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in MAKE])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.slow) for n in MAKE])
 def test_compiled_step_is_the_step(name):
-    same(MAKE[name], with_half_steps, "aot_eager")
+    same_end(MAKE[name], with_half_steps, "aot_eager")
 
 
 @pytest.mark.parametrize("loop", [with_closure, as_one_function])
-@pytest.mark.parametrize("name", ["default", "variance reduction", "adamw"])
+@pytest.mark.parametrize("name", ["default", "variance reduction"])
 def test_in_every_loop(name, loop):
-    same(MAKE[name], loop, "aot_eager")
+    same_end(MAKE[name], loop, "aot_eager")
 
 
-@pytest.mark.parametrize("name", ["default", "adamw"])
-def test_with_the_default_backend(name):
-    same(MAKE[name], with_half_steps, "inductor")
-
-
-# ----------------------------------------------------------------------------------------- by kernels, made once
-
-
-def counts(opt, model, steps=50):
-    """Of every batch, with a cosine schedule: the frames that torch's compiler has seen."""
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps)
-    step = torch.compile(opt.step, backend="aot_eager")
-    for turn, _ in enumerate(twice(range(steps)) if opt.two_point else range(steps), start=1):
-        opt.zero_grad()
-        loss_of(model, torch.ones(2, 4, dtype=torch.float64)).backward()
-        step()
-        if turn % 2 == 0 or not opt.two_point:
-            scheduler.step()
-            yield torch._dynamo.utils.counters["frames"]["total"]
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in MAKE])
-def test_nothing_is_compiled_after_the_second_step(name, made, tiny):
-    """γ and the weights change in every step: a tracer that looked at them would compile until it gives up."""
-    model = nn.Linear(4, 5).double()
-    found = [(frames, len(made)) for frames in counts(MAKE[name](model), model)]
-    assert found[1] == found[-1]
-
-
-def test_lines_run_by_the_kernels_of_compile_true(made, tiny):
-    for options, kernels in (({"matrix": "Yogi"}, 1), ({"tau": 1.0}, 2), ({"matrix": "Identity"}, 0), ({}, 0)):
-        before, model = len(made), nn.Linear(4, 5).double()
-        opt = SuperAdam(model, **options)
-        list(counts(opt, model, steps=3))
-        assert len(made) - before == kernels  # 0: torch's fused kernels
-        assert all("compiled" not in line.partition(":")[2] for line in opt.ways())  # without torch.compile
-
-
-def test_the_compiler_sees_nothing_of_the_maths(made, tiny):
-    """It stops before the step and goes on behind it: no graph of its own, and none that breaks."""
+def test_the_compiler_sees_nothing_of_the_step():
+    """It stops before the step and goes on behind it: no graph of its own, also where γ changes in every step."""
     torch._dynamo.reset()
     graphs, model = [], nn.Linear(4, 5).double()
-    step = torch.compile(SuperAdam(model, matrix="Yogi").step, backend=lambda graph, _: graphs.append(graph) or graph)
-    for _ in range(3):
-        loss_of(model, torch.ones(2, 4, dtype=torch.float64)).backward()
-        step()
-    assert not graphs
-    assert len(made) == 1
-
-
-def test_options_that_change_in_every_step_make_no_kernels(made, tiny):
-    """OneCycleLR writes into `betas`: a kernel for each of them would take seconds in every step."""
-    model = nn.Linear(4, 5).double()
-    opt = create("nadam", model)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=20)
-    step = torch.compile(opt.step, backend="aot_eager")
+    opt = SuperAdam(model, matrix="Yogi", schedule=schedules.Paper())
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 20)
+    step = torch.compile(opt.step, backend=lambda graph, _: graphs.append(graph) or graph)
     for _ in range(10):
         loss_of(model, torch.ones(2, 4, dtype=torch.float64)).backward()
         step()
         scheduler.step()
-    assert not made
+    assert not graphs

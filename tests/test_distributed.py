@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import copies
 from superadam import SuperAdam, matrices
-from superadam._state.owners import _on_host, places
-from superadam._state.plans import GroupPlan
+from superadam.distributed import _on_host, places
+from superadam.options import Plan
 from versions import FSDP2_ON_CPUS, SAID_WITHOUT_FSDP2, WITHOUT_FSDP2
 from workers import SCENARIOS, SLOW
 from workers.scenarios import BATCHES, network
@@ -128,7 +128,6 @@ def test_a_gradient_that_one_process_lacks_is_refused_by_all(start, wrapper, tau
         "rows of bounds": r"Box.* has an option with an element for each slice",
         "penalty": r"GroupLasso.* couples coordinates",
         "joint": r"DampedLBFGS solves for all coordinates at once",
-        "differentiable": r"differentiable=False",
     }.items(),
 )
 def test_what_cannot_be_sharded_is_refused_by_name(start, what, says):
@@ -166,9 +165,11 @@ class Processes:
         return self._rank
 
 
-def plan_of(shapes):
+def dense(shapes):
+    """Parameters of these shapes that have a matrix of their own, and these matrices."""
     opt = SuperAdam([torch.zeros(shape) for shape in shapes], matrix=matrices.ByShape(matrices.SOAP()))
-    return GroupPlan(opt.param_groups[0])
+    plan = Plan(opt.param_groups[0])
+    return {p: plan.matrix(p) for p in plan.group["params"] if plan.matrix(p).per_tensor}
 
 
 SHAPES = st.lists(st.tuples(st.integers(2, 9), st.integers(2, 9)), min_size=1, max_size=12)
@@ -176,33 +177,32 @@ SHAPES = st.lists(st.tuples(st.integers(2, 9), st.integers(2, 9)), min_size=1, m
 
 @given(SHAPES, st.integers(1, 5))
 def test_every_matrix_has_one_owner_and_all_processes_agree(shapes, size):
-    plan, found = plan_of(shapes), []
+    of, found = dense(shapes), []
     for rank in range(size):
-        found.append(places(plan, Processes(size, rank), {}))
-    for p in plan.group["params"]:
+        found.append(places(of, Processes(size, rank), {}))
+    for p in of:
         assert len({at[p].owner for at in found}) == 1
         assert [at[p].here for at in found] == [int(rank == found[0][p].owner) for rank in range(size)]
 
 
 @given(SHAPES, st.integers(1, 5))
 def test_no_process_has_more_to_do_than_the_others_by_more_than_one_matrix(shapes, size):
-    plan = plan_of(shapes)
-    found = places(plan, Processes(size), {}).values()
+    found = places(dense(shapes), Processes(size), {}).values()
     loads = [sum(place.cost for place in found if place.owner == rank) for rank in range(size)]
     assert max(loads) - min(loads) <= max(place.cost for place in found)
 
 
 def test_owners_stay_when_parameters_are_added():
-    processes, plan, more = Processes(3), plan_of([(4, 4), (5, 5), (3, 3)]), plan_of([(9, 9)])
-    before = places(plan, processes, {})
+    processes, of, more = Processes(3), dense([(4, 4), (5, 5), (3, 3)]), dense([(9, 9)])
+    before = places(of, processes, {})
     added = places(more, processes, before)
-    again = places(plan, processes, {**before, **added})
+    again = places(of, processes, {**before, **added})
     assert again == before
     assert {place.owner for place in added.values()} == {2}  # which has the least to do
 
 
 def test_vectors_have_no_owner():
-    assert len(places(plan_of([(4, 4), (4,)]), Processes(2), {})) == 1
+    assert len(places(dense([(4, 4), (4,)]), Processes(2), {})) == 1
 
 
 @mock.patch.object(dist, "get_process_group_ranks", return_value=[1, 3])

@@ -10,7 +10,7 @@ import torch
 
 from problems import CASES, LR, Stochastic
 from problems import train as train_on
-from superadam import SuperAdam, matrices, penalties, reference, sets, zoo
+from superadam import SuperAdam, penalties, reference, sets, zoo
 from versions import needs_grad_dtype
 from ways import IN_PAIRS, MATRICES, PARAMETERS, PRODUCT, VARIANTS, Problem, equal, has_kernel, result, tiny, train
 
@@ -206,18 +206,6 @@ def test_checkpoint_from_before_these_options_loads():
     train(problem, opt=opt, start=6)
 
 
-def test_optimizer_pickled_before_these_options_loads():
-    problem = Problem()
-    opt = train(problem)
-    state = opt.__getstate__()
-    for options in (state["defaults"], *state["param_groups"]):
-        del options["fused"], options["compile"]
-    old = SuperAdam.__new__(SuperAdam)
-    old.__setstate__(state)
-    assert (old.param_groups[0]["fused"], old.param_groups[0]["compile"]) == (None, False)
-    train(problem, opt=old, start=6)
-
-
 def test_unpickled_part_hashes_as_one_made_here():
     """Strings have other hashes in another process, and a part is looked up by its hash."""
     script = (
@@ -240,16 +228,3 @@ def test_every_layout_is_there():
     assert any(0 in p.grad.stride() and p.dim() == 2 for p in problem.params)
     assert sum(p.grad.stride() != p.stride() for p in problem.params) >= 3
     assert len(problem.params) == len(PARAMETERS)
-
-
-def test_ways_before_the_first_step_and_with_some_gradients():
-    """Several tensors of one shape with factors; a parameter without a gradient. Nothing changes by asking."""
-    net = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
-    opt = SuperAdam(net, matrix=matrices.ByShape(matrices.SOAP()))
-    assert any("2 tensors: lists" in line for line in opt.ways())
-    net[0](torch.ones(2, 4)).sum().backward()
-    before = opt.ways()
-    opt.step()
-    state = {id(t) for s in opt.state.values() for t in s.values() if isinstance(t, torch.Tensor)}
-    assert len(opt.ways()) == len(before)
-    assert state == {id(t) for s in opt.state.values() for t in s.values() if isinstance(t, torch.Tensor)}

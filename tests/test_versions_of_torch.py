@@ -4,31 +4,14 @@ import json
 
 import pytest
 import torch
-from torch import nn
 
 import test_versions as script
-from superadam._state import torch_versions
-
-
-def test_fsdp2_on_a_cpu_names_the_torch_that_it_needs():
-    class FSDPModule:
-        """What FSDP2 adds to a module's bases."""
-
-    class Sharded(FSDPModule, nn.Linear):
-        pass
-
-    whole = nn.Sequential(nn.Linear(2, 2))
-    sharded = nn.Sequential(Sharded(2, 2))
-    torch_versions.check_fsdp2(sharded.modules(), able=True)
-    torch_versions.check_fsdp2(whole.modules(), able=False)
-    with pytest.raises(RuntimeError, match=r"needs torch 2\.7 or newer, and this is"):
-        torch_versions.check_fsdp2(sharded.modules(), able=False)
-    torch_versions.check_fsdp2(sharded.to("meta").modules(), able=False)  # another device
+from superadam.distributed import _dimension_to_cut
 
 
 @pytest.mark.parametrize(("shape", "parts", "dim"), [((6, 4), 2, 0), ((3, 4), 2, 1), ((4, 8), 4, 1), ((1, 5), 2, 1)])
 def test_parts_are_of_equal_size_where_that_can_be(shape, parts, dim):
-    assert torch_versions.dimension_to_cut(torch.Size(shape), parts) == dim
+    assert _dimension_to_cut(torch.Size(shape), parts) == dim
 
 
 # ------------------------------------------------------------------------------------------------------------ the page

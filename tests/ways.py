@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from pairs import pairs
-from superadam import SuperAdam, iterates, matrices, penalties, schedules, sets, stepsizes
-from superadam._state.options import Composition
-from superadam._step import compiled, tiles
-from superadam._step.fused import there_is_a_kernel
+from superadam import SuperAdam, bucket, iterates, matrices, penalties, schedules, sets, step, stepsizes
+from superadam.options import Composition
 
 MATRICES = {
     "case 1": matrices.SecondMoment(),
@@ -53,7 +51,7 @@ MATRICES = {
 MATRICES |= {
     name: kind()
     for name, kind in matrices.Matrix._names.items()
-    if kind.scope == "coordinate" and kind.__module__.startswith("superadam.") and not kind.vanishes
+    if kind.is_diagonal and not kind.per_tensor and kind.__module__.startswith("superadam.") and not kind.vanishes
     if kind not in {matrices.ByShape, *map(type, MATRICES.values())}
 }
 
@@ -94,18 +92,8 @@ PARAMETERS = [
 @pytest.fixture
 def tiny(monkeypatch):
     """Pieces so small that small tensors are cut, and in the last place not evenly."""
-    monkeypatch.setattr(tiles, "TILE", 64)
-    monkeypatch.setattr(tiles, "SMALL", 16)
-    monkeypatch.setattr(compiled, "_kernels", {})  # which were made for rows of another length
-
-
-@pytest.fixture
-def made(monkeypatch):
-    """The functions that kernels would be made of. They run as they are, which takes no time to make."""
-    monkeypatch.setattr(compiled, "_kernels", {})
-    functions = []
-    monkeypatch.setattr(compiled, "_compile", lambda function, example: functions.append(function) or function)
-    return functions
+    for module, name, value in ((step, "CHUNK", 64), (step, "SMALL", 16), (bucket, "SMALL", 16)):
+        monkeypatch.setattr(module, name, value)
 
 
 def laid_out(value, layout, like=None):
@@ -174,7 +162,11 @@ def result(build=SuperAdam, dtypes=(torch.float64,), parameters=PARAMETERS, **op
 def refused(matrix, variant):
     """Combinations that make no sense, as tests/matrices/test_diagonal.py knows, or that say nothing more."""
     line_9 = "constraint" in VARIANTS[variant] or "penalty" in VARIANTS[variant]
-    dense = isinstance(MATRICES[matrix], matrices.ByShape) or MATRICES[matrix].scope != "coordinate"
+    dense = (
+        isinstance(MATRICES[matrix], matrices.ByShape)
+        or not MATRICES[matrix].is_diagonal
+        or MATRICES[matrix].per_tensor
+    )
     few = ("case 1", "case 2", "case 3", "AdaGrad", "Shampoo")  # an iterate does not know the matrix
     if "iterate" in VARIANTS[variant] and matrix not in few:
         return True
@@ -188,7 +180,7 @@ IN_PAIRS = [p for p in pairs(MATRICES, VARIANTS, [0.0, 1.0], one_in=4) if not re
 
 
 def has_kernel(opt):
-    return all(there_is_a_kernel(group, Composition.of(group)) for group in opt.param_groups)
+    return all(Composition.of(group).kernel_objection(group) is None for group in opt.param_groups)
 
 
 def equal(actual, expected, tol=1e-12):
@@ -197,5 +189,5 @@ def equal(actual, expected, tol=1e-12):
 
 __all__ = [
     *("IN_PAIRS", "MATRICES", "PARAMETERS", "PRODUCT", "VARIANTS"),
-    *("Problem", "equal", "has_kernel", "made", "result", "tiny", "train"),
+    *("Problem", "equal", "has_kernel", "result", "tiny", "train"),
 ]

@@ -15,7 +15,7 @@ import torch
 from superadam import Monitor, SuperAdam, matrices, reference
 
 
-class MeanAbsolute(matrices.Matrix):
+class MeanAbsolute(matrices.Diagonal):
     beta: float = 0.99
     lam: float = 1e-3
     buffers = ("a",)

@@ -53,7 +53,7 @@ on {date}, with superadam {superadam}, torch {torch} and Python {python}.
 
 The columns:
 
-- **way** is what `opt.ways()` printed, for matrices first and then for vectors if they differ.
+- **way** is how the step ran, for matrices first and then for vectors if they differ.
 - **/ AdamW fused**, **/ AdamW foreach**: divided by the time of `torch.optim.AdamW` with `fused=True` or
   `foreach=True` in the same rounds.
 - **/ limit**: divided by the time that memory needs for Adam's 28 bytes per parameter (x, m and v are read and

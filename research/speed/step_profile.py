@@ -13,13 +13,14 @@ import collections
 import resource
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from unittest import mock
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from superadam import SuperAdam, matrices, zoo
-from superadam._step import compiled
+from superadam import SuperAdam, matrices, step, zoo
 from superadam_lab.bench import candidates, measures, models
 
 # bytes per parameter that the passes over x of a step must move: x, g and buffers read and written, gradients read
@@ -30,10 +31,8 @@ STEPS = {
     "case 2, τ = 0": (4 + 20, lambda p: SuperAdam(p, matrix=matrices.GradientNorm())),
     "case 4b, τ = 0": (12 + 20, lambda p: SuperAdam(p, matrix=matrices.BeliefNorm())),
     "yogi": (28, zoo.yogi),
-    "yogi, compiled": (28, lambda p: zoo.yogi(p, compile=True)),
     "padam": (36, zoo.padam),
     "case 1, τ = 1": (24 + 20, lambda p: SuperAdam(p, tau=1.0)),
-    "case 1, τ = 1, compiled": (24 + 20, lambda p: SuperAdam(p, tau=1.0, compile=True)),
 }
 OPERATIONS = {
     "sqrt": lambda x, y, z: torch.sqrt(x, out=z),
@@ -65,16 +64,17 @@ class Least(collections.defaultdict):
         self[name] = min(self[name], value)
 
 
-def watched(opt, least):
-    """Have an optimizer tell how long its halves take."""
-    for name, label in (("_to_next_point", "move, and q into g"), ("_absorb", "gradient into g and H")):
-        inner = getattr(opt, name, None)
-        if inner is not None and opt.two_point:
+def watched(least):
+    """A context in which steps tell how long their halves take."""
+    stack = ExitStack()
+    for name, label in (("to_next_point", "move, and q into g"), ("absorb", "gradient into g and H")):
+        inner = getattr(step, name)
 
-            def timed(*args, inner=inner, label=label, **kwargs):
-                least.tell(label, seconds(lambda: inner(*args, **kwargs)))
+        def timed(*args, inner=inner, label=label):
+            least.tell(label, seconds(lambda: inner(*args)))
 
-            setattr(opt, name, timed)
+        stack.enter_context(mock.patch.object(step, name, timed))
+    return stack
 
 
 class Clocked(TorchDispatchMode):
@@ -90,26 +90,14 @@ class Clocked(TorchDispatchMode):
         self.log.append((func.overloadpacket.__name__, spent))
         return out[0]
 
-    def watch(self, kernel):
-        """Take a compiled kernel for an operation."""
-        inner = kernel.run
 
-        def run(*args):
-            with _disable_current_modes():
-                self.log.append((f"kernel: {kernel.line.__name__}", seconds(lambda: inner(*args))))
-
-        kernel.run = run
-
-
-def operations(step, steps):
+def operations(run, steps):
     """Milliseconds and calls of each operation in a step."""
     least, clocked = Least(), Clocked()
-    for kernel in compiled._kernels.values():
-        clocked.watch(kernel)
     for _ in range(steps):
         clocked.log.clear()
         with clocked:
-            step()
+            run()
         for i, (name, spent) in enumerate(clocked.log):
             least.tell((name, i), 1e3 * spent)
     total, calls = collections.Counter(), collections.Counter(name for name, _ in least)
@@ -127,8 +115,8 @@ def report_step(name, bytes_each, build, gradients, steps, bandwidth, say):
     for _ in range(4):
         trial.step()
     least = Least()
-    watched(trial.opt, least)
-    whole = 1e3 * min(seconds(trial.step) for _ in range(steps))
+    with watched(least):
+        whole = 1e3 * min(seconds(trial.step) for _ in range(steps))
     limit = 1e3 * bytes_each * n / bandwidth
     say(f"{name}: {whole:.2f} ms; memory needs {limit:.2f} ms for {bytes_each} bytes each: {limit / whole:.0%}")
     say(f"    first step {first:.1f} ms, with {faults} pages of fresh memory")
@@ -140,7 +128,6 @@ def report_step(name, bytes_each, build, gradients, steps, bandwidth, say):
     rest = sum(ms for ms, *_ in inside[SHOWN:])
     outside = max(0.0, whole - rest - sum(ms for ms, *_ in inside[:SHOWN]))
     say(f"    {'other operations':32} {'':10} {rest:7.2f} ms\n    {'outside':32} {'':10} {outside:7.2f} ms")
-    compiled._kernels.clear()
 
 
 def main():

@@ -1,9 +1,9 @@
 """SUPER-ADAM for PyTorch: adaptive gradient methods as compositions of parts."""
 
 from superadam import estimators, iterates, matrices, penalties, reference, schedules, sets, stepsizes, theory, zoo
-from superadam._state.refusals import NotFiniteError
-from superadam._state.twice import twice
 from superadam.checkpoint import Resumable, load_checkpoint, save_checkpoint
+from superadam.checks import NotFiniteError
+from superadam.evaluations import anchored, twice
 from superadam.monitor import Monitor
 from superadam.optimizer import SuperAdam
 from superadam.probe import LrReport, ProbeReport, check_pairs, find_lr, noise_model, probe
@@ -16,6 +16,7 @@ __all__ = [
     "ProbeReport",
     "Resumable",
     "SuperAdam",
+    "anchored",
     "check_pairs",
     "create",
     "estimators",

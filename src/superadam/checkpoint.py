@@ -17,9 +17,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
-from superadam._state import twice
-from superadam._state.loading import by_name
-from superadam._state.replay import Replay, generators_of
+from superadam import evaluations
+from superadam.evaluations import Replay, generators_of
+from superadam.loading import by_name
 
 __all__ = [
     "Resumable",
@@ -69,7 +69,7 @@ def save_checkpoint(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_checkpoint(f"{folder}/last.pt", model=model, optimizer=opt, extra={"best": 0.5})
     """
-    half = twice.current()
+    half = evaluations.current()
     if half is not None and not half.second and getattr(optimizer, "two_point", False):
         raise RuntimeError(
             "save_checkpoint() was called in the first turn of a batch. Call it after step() in the second turn."
@@ -113,7 +113,8 @@ def load_checkpoint(path: PathLike, *, model: nn.Module, optimizer: Optimizer, *
     try:
         set_default_generators(content["generators"])
         for name, names in _names(given).items():
-            saved[name] = by_name(saved[name], content["names"][name], names)
+            if name in content["names"]:  # a checkpoint that several processes have saved has them in its groups
+                saved[name] = by_name(saved[name], content["names"][name], names)
         for name, part in given.items():
             if isinstance(part, nn.Module):
                 _check_module(part.state_dict(), saved[name])

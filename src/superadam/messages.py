@@ -16,7 +16,7 @@ INSIDE = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parent, Path(to
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """`warnings.warn` at the innermost line that is neither superadam's nor torch's.
+    """Warn at the innermost line that is neither superadam's nor torch's.
 
     Python 3.12 has `skip_file_prefixes` for this.
     """

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superadam._state.phases import READY, RESTARTED, START
+from superadam.bucket import READY, RESTARTED, START
 from superadam.estimators import Recursive
-from superadam.lists import compiled_step, real, state_dtype
+from superadam.lists import real, state_dtype
 from superadam.matrices import Identity
 from superadam.messages import warn
 from superadam.parts import Part
@@ -123,7 +123,6 @@ def _follow(opt: Any, group: dict[str, Any], method: dict[str, Any]) -> None:
                 f"{changed} of a param group was changed, but {record.name} did not construct the group's {name}. "
                 f"Change group[{name!r}] instead, or restore {changed}."
             )
-    compiled_step.set(False)  # it would be another kernel in every step of a schedule
     if group["compile"] and opt.state:
         warn(
             "An option of the method changed, and compile=True would build a new kernel, which takes seconds. These "

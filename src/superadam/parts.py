@@ -1,4 +1,4 @@
-"""`Part`: what matrices, estimators, schedules, iterates, sets and penalties have in common.
+"""`Part`: the base of matrices, estimators, schedules, iterates, sets and penalties.
 
 A part is a choice for one line of Algorithm 1: a frozen record of numbers, or tensors such as bounds. It has no state:
 what changes during training lives in the optimizer's state. A checkpoint keeps it as a *spec*,
@@ -21,7 +21,7 @@ __all__ = ["Part", "check", "nearest"]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: the most similar known name, or all of them."""
+    """Return the end of an error message about an unknown name: the most similar known name, or all of them."""
     known = sorted(known)
     by_lower = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
@@ -29,7 +29,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def check(holds: object, name: str, value: object, expected: str) -> None:
-    """Raise an error like those of torch.optim unless a condition on a hyper-parameter holds."""
+    """Raise an error in torch.optim's form unless a condition on a hyper-parameter holds."""
     if not holds:
         raise ValueError(f"Invalid {name} parameter: {value} (expected {expected})")
 
@@ -39,7 +39,7 @@ def _snake(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """An option as plain data: parts, and parts in a tuple, as their specs."""
+    """Return an option as plain data: parts, and parts in a tuple, as their specs."""
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     return value.spec() if isinstance(value, Part) else value
@@ -72,6 +72,8 @@ class Part:
     pieces. Subclasses do not inherit it, because their own methods may not."""
 
     _kind: ClassVar[str]
+    _instead: ClassVar[dict[str, str]] = {}
+    """What to write instead of names that people look for, in lower case."""
     _if_missing: ClassVar[str] = "one of your own is known once its class is defined"
     _names: ClassVar[dict[str, type[Part]]]
 
@@ -107,7 +109,7 @@ class Part:
             raise error(f"{cls.__name__} has no option {option!r}: {nearest(option, fields)}")
 
     def __repr__(self) -> str:
-        """The options; those with `repr=False` only if they are not at their defaults."""
+        """Return the options, without options with `repr=False` that are at their defaults."""
         fields = dataclasses.fields(cast(Any, self))
         shown = [f.name for f in fields if f.repr or getattr(self, f.name) != f.default]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
@@ -130,17 +132,17 @@ class Part:
         return {k: v for k, v in self.__dict__.items() if k != "_hash"}  # it differs between processes
 
     def spec(self) -> dict[str, Any]:
-        """This part as plain data."""
+        """Return this part as plain data."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(cast(Any, self))}
         return {"type": type(self).__name__, **{name: _plain(value) for name, value in values.items()}}
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
-        """Why this part does not go with the other parts and options, or None."""
+        """Return why this part does not go with the other parts and options, or None."""
         return None
 
     @classmethod
     def find(cls, choice: object) -> Self:
-        """The part that `choice` is or names: a part, a name ("SecondMoment", "second_moment"), or a spec."""
+        """Return the part that `choice` is or names: a part, a name ("SecondMoment", "second_moment"), or a spec."""
         if isinstance(choice, cls):
             return choice
         if isinstance(choice, str):
@@ -151,13 +153,15 @@ class Part:
         name, options = choice["type"], {k: v for k, v in choice.items() if k != "type"}
         known = {_snake(k): v for k, v in cls._names.items()} | cls._names
         if name not in known:
-            raise ValueError(f"Unknown {cls._kind} {name!r}: {nearest(name, cls._names)} ({cls._if_missing})")
+            instead = cls._instead.get(str(name).lower())
+            found = f"write {instead}" if instead else f"{nearest(name, cls._names)} ({cls._if_missing})"
+            raise ValueError(f"Unknown {cls._kind} {name!r}: {found}")
         known[name]._refuse_unknown(options, ValueError)
         return cast(Self, known[name](**{k: cls._made(v) for k, v in options.items()}))
 
     @classmethod
     def _made(cls, option: Any) -> Any:
-        """An option of a spec: parts instead of their specs, and tuples, which can be hashed.
+        """Return an option of a spec: parts instead of their specs, and tuples, which can be hashed.
 
         torch.distributed.checkpoint makes lists of the tuples of a whole state.
         """

@@ -86,12 +86,12 @@ class Trajectory:
 
 
 def paper_mu(t: int, tau: float, k: float, m: float) -> float:
-    """μ_t of theorems 1 and 2."""
+    """Return μ_t of theorems 1 and 2."""
     return float(k / (m + t) ** (1 / 2 if tau == 0 else 1 / 3))
 
 
 def paper_alpha(t: int, tau: float, k: float, m: float, c: float) -> float:
-    """α_t of theorems 1 and 2, made of μ_{t-1}."""
+    """Return α_t of theorems 1 and 2, made of μ_{t-1}."""
     mu = paper_mu(t - 1, tau, k, m)
     return c * mu if tau == 0 else c * mu**2
 

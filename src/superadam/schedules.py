@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any
 
-import torch
 from torch import Tensor
 
+from superadam.bucket import Bucket
 from superadam.lists import Scalar
 from superadam.parts import Part, check
 
-if TYPE_CHECKING:
-    from superadam._step.view import View
-
 __all__ = ["BiasCorrected", "Constant", "Paper", "Schedule", "Storm"]
-
-# A step count, or a weight computed from one: a number, or a tensor where the step count lives on the device.
-Number = TypeVar("Number", float, Tensor)
 
 
 class Schedule(Part, kind="schedule"):
     """Base class: `mu_t(t, tau)` for line 10, and `alpha_t(t, tau)` for line 11 from the second gradient on.
 
-    t is a number, or a tensor if the optimizer is `capturable`; arithmetic works on both. To write your own schedule,
-    define a subclass with these two methods. Its fields are its options:
+    To write your own schedule, define a subclass with these two methods. Its fields are its options:
 
     >>> class Harmonic(Schedule):
     ...     half: float
@@ -39,27 +32,25 @@ class Schedule(Part, kind="schedule"):
     first = 1.0  # no ClassVar: a subclass may make it an option, in its own place
     """α_1. With 1, g_1 = ∇f(x_1; ξ_1), as in line 2 of the paper."""
 
-    def mu_t(self, t: Number, tau: float) -> Number:
-        r"""$\mu_t$, for $t \ge 1$."""
+    def mu_t(self, t: int, tau: float) -> float:
+        r"""Return $\mu_t$, for $t \ge 1$."""
         raise NotImplementedError(f"{type(self).__name__} has no mu_t")
 
-    def alpha_t(self, t: Number, tau: float) -> Number:
-        r"""$\alpha_t$, for $t \ge 2$."""
+    def alpha_t(self, t: int, tau: float) -> float:
+        r"""Return $\alpha_t$, for $t \ge 2$."""
         raise NotImplementedError(f"{type(self).__name__} has no alpha_t")
 
     def largest_mu(self, tau: float) -> float:
-        """The largest μ_t: `lr=None` divides `matrix.lr` by it. Override it if your μ_t stays below 1."""
+        """Return the largest μ_t: `lr=None` divides `matrix.lr` by it. Override it if your μ_t stays below 1."""
         return 1.0
 
-    def weight(self, t: Number, tau: float) -> Number:
-        """α_t for every t ≥ 1."""
-        if isinstance(t, Tensor):
-            return torch.where(t == 1, torch.as_tensor(self.first, dtype=t.dtype), self.alpha_t(t, tau))
+    def weight(self, t: int, tau: float) -> float:
+        """Return α_t for every t ≥ 1."""
         return self.first if t == 1 else self.alpha_t(t, tau)
 
-    def weight_of(self, s: View) -> Scalar:
-        """α_t for the view s. Override it if α_t depends on more than t and τ."""
-        return s.once("alpha", self.weight)
+    def weight_of(self, s: Bucket) -> Scalar:
+        """Return α_t for the bucket s. Override it if α_t depends on more than t and τ."""
+        return self.weight(s.step, s.estimator.tau)
 
 
 class Paper(Schedule):
@@ -97,17 +88,17 @@ class Paper(Schedule):
         """c, or the paper's if it is None."""
         return self.c if self.c is not None else (40.0 if tau > 0 else 20.0)
 
-    def mu_t(self, t: Number, tau: float) -> Number:
-        mu: Number = self.k / (self.m + t) ** (1 / 3 if tau > 0 else 1 / 2)
+    def mu_t(self, t: int, tau: float) -> float:
+        mu: float = self.k / (self.m + t) ** (1 / 3 if tau > 0 else 1 / 2)
         return mu
 
     def largest_mu(self, tau: float) -> float:
         return self.mu_t(1, tau)
 
-    def alpha_t(self, t: Number, tau: float) -> Number:
+    def alpha_t(self, t: int, tau: float) -> float:
         mu = self.mu_t(t - 1, tau)
         alpha = self.constant(tau) * (mu * mu if tau > 0 else mu)
-        return alpha.clamp(max=self.cap) if isinstance(alpha, Tensor) else min(alpha, self.cap)
+        return min(alpha, self.cap)
 
 
 class Constant(Schedule):
@@ -138,15 +129,15 @@ class Constant(Schedule):
         check(self.decay >= 0, "decay", self.decay, "decay >= 0")
         check(0 <= self.power <= 1, "power", self.power, "0 <= power <= 1")
 
-    def mu_t(self, t: Number, tau: float) -> Number:
-        mu: Number = self.mu * t**-self.power / (1 + (t - 1) * self.decay)
+    def mu_t(self, t: int, tau: float) -> float:
+        mu: float = self.mu * t**-self.power / (1 + (t - 1) * self.decay)
         return mu
 
     def largest_mu(self, tau: float) -> float:
         return self.mu
 
-    def alpha_t(self, t: Number, tau: float) -> Number:
-        return torch.full_like(t, self.alpha) if isinstance(t, Tensor) else self.alpha
+    def alpha_t(self, t: int, tau: float) -> float:
+        return self.alpha
 
 
 class BiasCorrected(Schedule):
@@ -172,12 +163,12 @@ class BiasCorrected(Schedule):
         check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
         check(0 <= self.power <= 1, "power", self.power, "0 <= power <= 1")
 
-    def mu_t(self, t: Number, tau: float) -> Number:
-        mu: Number = t**-self.power
+    def mu_t(self, t: int, tau: float) -> float:
+        mu: float = t**-self.power
         return mu
 
-    def alpha_t(self, t: Number, tau: float) -> Number:
-        alpha: Number = (1 - self.beta) / (1 - self.beta**t)
+    def alpha_t(self, t: int, tau: float) -> float:
+        alpha: float = (1 - self.beta) / (1 - self.beta**t)
         return alpha
 
 
@@ -201,15 +192,13 @@ class Storm(Schedule):
         check(self.c > 0, "c", self.c, "c > 0")
         check(0 < self.cap <= 1, "cap", self.cap, "0 < cap <= 1")
 
-    def mu_t(self, t: Number, tau: float) -> Number:
-        return torch.ones_like(t) if isinstance(t, Tensor) else 1.0
+    def mu_t(self, t: int, tau: float) -> float:
+        return 1.0
 
-    def weight_of(self, s: View) -> Scalar:
+    def weight_of(self, s: Bucket) -> Scalar:
         # Line 11 comes before line 4, so H is still that of the last step.
-        alpha = (self.c / s.matrix.H(s) ** 2).clamp(max=self.cap).to(s.one)
-        if isinstance(s.t, int):
-            return self.first if s.t == 1 else alpha
-        return torch.where(cast(Tensor, s.t) <= 1, s.one, alpha)
+        alpha: Tensor = (self.c / s.matrix.H(s) ** 2).clamp(max=self.cap).to(s.one)
+        return self.first if s.step == 1 else alpha
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
         matrix = others.matrix

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from superadam.lists import Scalar, add_scaled, dot, each, join, mix, norm2
+from superadam.bucket import Bucket
+from superadam.lists import TensorList, add_scaled, dot, norm2
 from superadam.parts import Part, check
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Decaying", "DoG", "Prodigy", "Stepsize", "TrustRatio", "UpdateClipping"]
 
@@ -51,35 +49,35 @@ class Stepsize(Part, kind="stepsize"):
         return 0.0
 
     def scalar_shape(self, name: str) -> tuple[int, ...]:
-        """The shape of what is kept under one of the names in `scalars`."""
+        """Return the shape of a scalar."""
         return ()
 
-    def weighed(self, s: View, grad: Tensor) -> Tensor:
-        """The gradient that lines 11 and 4 get."""
+    def weighed(self, s: Bucket, grad: Any) -> Any:
+        """Return the gradient that lines 11 and 4 get."""
         return grad
 
-    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
         """Sums over the coordinates of s, as 0-d tensors. `grad` is the newest gradient, as `weighed` returns it."""
         return ()
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
         """Set the scalars to their values at t, given the sums over all parameters."""
 
-    def factor(self, s: View) -> Scalar:
-        """The factor of γ in the next move."""
+    def factor(self, s: Bucket) -> Any:
+        """Return the factor of γ in the next move."""
         raise NotImplementedError(f"{type(self).__name__} has no factor")
 
 
-def here(s: View) -> Tensor:
-    """x, in the precision of the state. With autograd a copy, because autograd saves it and the move writes into x."""
-    return (s.x.clone() if torch.is_grad_enabled() else s.x).to(s.one.dtype)
+def here(s: Bucket) -> Any:
+    """Return x in the precision of the state."""
+    return s.x.to(s.one.dtype)
 
 
-def from_start(s: View) -> Tensor:
+def from_start(s: Bucket) -> Tensor:
     """x - x_1, where `s.x0` keeps the point of the first gradient."""
-    first, x = s.at_step(lambda t, tau: (t == 1) * 1.0), here(s)
-    if not isinstance(first, float) or first == 1:
-        mix(s.x0, x, first)
+    x = here(s)
+    if s.step == 1:
+        s.x0.copy_(x)
     away: Tensor = x - s.x0
     return away
 
@@ -125,16 +123,16 @@ class Prodigy(Stepsize):
     def initial(self, name: str) -> float:
         return 0.0 if name == "numerator" else self.d0
 
-    def _weighs(self, s: View) -> bool:
+    def _weighs(self, s: Bucket) -> bool:
         if self.weigh is not None:
             return self.weigh
         plain = s.penalty is None and s.group.get("clip") is None
         return plain and s.matrix.homogeneous and not s.estimator.blends
 
-    def weighed(self, s: View, grad: Tensor) -> Tensor:
+    def weighed(self, s: Bucket, grad: Any) -> Any:
         return grad * (s.d_next / self.d0) if self._weighs(s) else grad
 
-    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
         away = from_start(s)
         weight = s.d_next * s.gamma  # of the gradient times d/d₁
         if not self._weighs(s):
@@ -149,9 +147,8 @@ class Prodigy(Stepsize):
         s.d = s.d_next
         s.d_next = torch.maximum(s.d_next, found)
 
-    def factor(self, s: View) -> Scalar:
-        d: Tensor = s.d
-        return d
+    def factor(self, s: Bucket) -> Any:
+        return s.d
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
         if others.matrix.multiple_of_identity:
@@ -198,7 +195,7 @@ class DoG(Stepsize):
     def __post_init__(self) -> None:
         check(self.reach > 0, "reach", self.reach, "reach > 0")
 
-    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
         return norm2(from_start(s)), norm2(grad), norm2(s.x0)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
@@ -207,9 +204,8 @@ class DoG(Stepsize):
         s.farthest = torch.maximum(torch.maximum(s.farthest, reached), least)
         s.total = s.total + totals[1]
 
-    def factor(self, s: View) -> Scalar:
-        ratio: Tensor = s.farthest / (s.total + 1e-8).sqrt()
-        return ratio
+    def factor(self, s: Bucket) -> Any:
+        return s.farthest / (s.total + 1e-8).sqrt()
 
 
 class Decaying(Stepsize):
@@ -228,16 +224,15 @@ class Decaying(Stepsize):
     speed: float = 1e-4
     power: float = 0.75
 
-    lr = 1e-2  # not elementwise: a compiled kernel does not know γ
+    lr = 1e-2
+    elementwise = True
 
     def __post_init__(self) -> None:
         check(self.speed >= 0, "speed", self.speed, "speed >= 0")
         check(self.power >= 0, "power", self.power, "power >= 0")
 
-    def factor(self, s: View) -> Scalar:
-        since: Any = s.at_step(lambda t, tau: t - 1.0)
-        fallen: Scalar = (since * s.gamma * self.speed + 1) ** -self.power
-        return fallen
+    def factor(self, s: Bucket) -> Any:
+        return ((s.step - 1.0) * s.gamma * self.speed + 1) ** -self.power
 
 
 class TrustRatio(Stepsize):
@@ -265,26 +260,26 @@ class TrustRatio(Stepsize):
     def __post_init__(self) -> None:
         check(self.coefficient > 0, "coefficient", self.coefficient, "coefficient > 0")
 
-    def weighed(self, s: View, grad: Tensor) -> Tensor:
+    def weighed(self, s: Bucket, grad: Any) -> Any:
         return grad * self._ratio(s, grad) if self.of_gradient else grad
 
-    def factor(self, s: View) -> Scalar:
+    def factor(self, s: Bucket) -> Any:
         if self.of_gradient:
             return 1.0
         step = s.matrix.solve(s, s.estimate)
         return self._ratio(s, step + here(s) * s.decay if s.decay != 0 else step)
 
-    def _ratio(self, s: View, step: Tensor) -> Tensor:
+    def _ratio(self, s: Bucket, step: Any) -> Any:
         found = []
-        for p, point, along in zip(s.params, each(here(s)), each(step), strict=True):
+        for p, point, along in zip(s.params, here(s), step, strict=True):
             size, length = s.whole_norm(point), s.whole_norm(along)
             there = (size > 0) & (length > 0)
             ratio = torch.where(there, self.coefficient * size / torch.where(there, length, 1.0), 1.0)
             found.append(ratio if p.dim() >= self.least_dims else torch.ones_like(ratio))
-        return join(found)
+        return TensorList(found)
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
-        if others.matrix.scope != "coordinate":
+        if others.matrix.per_tensor or others.matrix.joint:
             return f"{type(others.matrix).__name__} is no diagonal, and its steps have a size of their own"
         if self.of_gradient and (others.estimator.blends or others.penalty is not None):
             part = others.penalty if others.penalty is not None else others.estimator
@@ -315,17 +310,17 @@ class UpdateClipping(Stepsize):
     def __post_init__(self) -> None:
         check(self.d > 0, "d", self.d, "d > 0")
 
-    def factor(self, s: View) -> Scalar:
-        if s.grads[0] is None:
+    def factor(self, s: Bucket) -> Any:
+        if s.grads is None:
             return 1.0
         found = []
-        for p, update in zip(s.params, each(s.matrix.solve(s, s.grad)), strict=True):
+        for p, update in zip(s.params, s.matrix.solve(s, s.grad), strict=True):
             numbers = max(1, p.numel() * (2 if p.is_complex() else 1))
             found.append(1 / (s.whole_norm(update) / (math.sqrt(numbers) * self.d)).clamp(min=1.0))
-        return join(found)
+        return TensorList(found)
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
-        if others.matrix.scope != "coordinate":
+        if others.matrix.per_tensor or others.matrix.joint:
             return f"{type(others.matrix).__name__} is no diagonal, and its steps have a size of their own"
         if others.estimator.two_point or others.matrix.two_point:
             return "it needs the newest gradient when the step is taken, and τ > 0 delays the step: use tau=0"

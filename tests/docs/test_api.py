@@ -142,14 +142,10 @@ def test_every_message_is_on_the_page_once():
 
 
 def test_every_public_method_of_the_optimizer_is_on_its_page():
-    """Those of torch's own class are torch's."""
+    """It is a class without bases of ours, so that the page shows all of its methods. The others are torch's."""
     page = (ROOT / "docs" / "api" / "optimizer.md").read_text()
-    shown = set(re.search(r"inherited_members: \[(.*)\]", page)[1].split(", "))
-    classes = [c for c in superadam.SuperAdam.__mro__[1:] if c.__module__.startswith("superadam.")]
-    own = set(vars(superadam.SuperAdam)) - {"step"}  # which torch wraps when the first optimizer is made
-    public = {name for c in classes for name in vars(c) if not name.startswith("_")} - own
-    of_scaler = {"found_inf"}  # which GradScaler sets
-    assert shown == public - of_scaler
+    assert [c for c in superadam.SuperAdam.__mro__[1:] if c.__module__.startswith("superadam.")] == []
+    assert "members:" not in page
     assert "`opt.gradient_evaluations`" in page
 
 

@@ -17,4 +17,4 @@ def test_the_page_shows_what_its_snippets_print(code, printed, capsys):
 
 
 def test_the_page_has_such_snippets():
-    assert len(PRINTED) == 3
+    assert len(PRINTED) == 4

@@ -8,8 +8,8 @@ import torch
 
 from problems import Stochastic, train
 from superadam import Monitor, SuperAdam, matrices, penalties, reference, schedules, sets
-from superadam._step import line_9
 from superadam.iterates import ScheduleFree
+from superadam.lists import TensorList
 from superadam.matrices import (
     SOAP,
     Adafactor,
@@ -24,6 +24,7 @@ from superadam.matrices import (
 )  # fmt: skip
 from superadam.penalties import combined_argmin
 from superadam.sets.linear import multipliers
+from superadam.step import merged
 
 SHAPE = (4, 3)
 SCHEDULE = schedules.Constant(mu=0.5, alpha=0.3)
@@ -98,7 +99,9 @@ def known(kind):
 
 
 def test_every_matrix_and_every_set_is_here():
-    of_tensors = {matrix for matrix in known(matrices.Matrix) if matrix.scope != "coordinate"}
+    of_tensors = {
+        matrix for matrix in known(matrices.Matrix) if issubclass(matrix, matrices.base.OfTensors | matrices.Joint)
+    }
     assert {type(matrix) for matrix in MATRICES.values()} == of_tensors
     assert {type(part) for part in PARTS.values()} == known(sets.ConvexSet) | known(penalties.Penalty)
 
@@ -148,27 +151,31 @@ def composed(matrix, part, shape=SHAPE, **more):
     return opt, params
 
 
+def flat(tensors):
+    return torch.cat([t.flatten() for t in tensors])
+
+
 def dense_inverse(opt, params):
     """H⁻¹ over the coordinates of all tensors, and H⁻¹g by `solve`."""
-    views = list(opt._grouped(lambda p, s: True))
+    buckets = opt.buckets(with_grad=False)
     n = params[0].numel()
     columns, solved = [], []
     for i, p in enumerate(params):
-        (view,) = [v for v in views if any(q is p for q in v.params)]
-        if view.matrix.scope == "all":
-            s = line_9.merged(views).bound()
+        (found,) = [b for b in buckets if any(q is p for q in b.params)]
+        if found.matrix.joint:
+            s = merged(buckets)
             g = torch.stack([opt.state[q]["g"] for q in params])
             units = torch.eye(2 * n, dtype=torch.float64).view(-1, *g.shape)
             inverse = s.matrix.inverse(s)
-            flat = [torch.cat([t.flatten() for t in inverse(type(s.x)(list(unit)))]) for unit in units]
-            step = torch.cat([t.flatten() for t in s.matrix.solve(s, type(s.x)(list(g)))])
-            return torch.stack(flat, 1), step
-        s = view.some([j for j, q in enumerate(view.params) if q is p]).bound()
+            step = flat(s.matrix.solve(s, TensorList(list(g))))
+            return torch.stack([flat(inverse(TensorList(list(unit)))) for unit in units], 1), step
+        (j,) = [j for j, q in enumerate(found.params) if q is p]
+        s = found.some([j])
         inverse = s.matrix.inverse(s)
         units = torch.eye(n, dtype=torch.float64).view(-1, *p.shape)
-        own = torch.stack([s.tensors(inverse(s.matrices(unit))).flatten() for unit in units], 1)
+        own = torch.stack([flat(s.tensors(inverse(s.matrices(TensorList([unit]))))) for unit in units], 1)
         columns.append(torch.nn.functional.pad(own, (0, 0, i * n, (1 - i) * n)))
-        solved.append(s.tensors(s.matrix.solve(s, s.matrices(s.g))).flatten())
+        solved.append(flat(s.tensors(s.matrix.solve(s, s.matrices(s.g)))))
     return torch.cat(columns, 1), torch.cat(solved)
 
 
@@ -357,10 +364,10 @@ def test_sets_of_several_groups_share_one_matrix():
             return 0.0
 
         opt.step(closure)
-    s = line_9.merged(list(opt._grouped(lambda p, s: True))).bound()
+    s = merged(opt.buckets(with_grad=False))
     inverse = s.matrix.inverse(s)
     units = torch.eye(12, dtype=torch.float64).view(-1, 4, 3)
-    K = torch.stack([torch.cat(list(inverse(type(s.x)(list(unit))))) for unit in units], 1)
+    K = torch.stack([flat(inverse(TensorList(list(unit)))) for unit in units], 1)
     x, g = (torch.cat([t.detach() for t in ts]) for ts in (params, [opt.state[p]["g"] for p in params]))
     with opt.at_x_tilde():
         on_sets = torch.cat([p.detach().clone() for p in params[:3]])

@@ -88,7 +88,8 @@ def test_equals_the_reference_with_a_penalty(name, constraint, tau):
     solve = on_each(problem, lambda y, d: penalties.combined_argmin(constraint, penalty, y, d))
     run = reference.super_adam(problem.grad, x_1, SAMPLES, tau=tau, gamma=0.01, argmin=solve)
     params = problem.params()
-    opt = SuperAdam(params, lr=0.01, tau=tau, schedule="Paper", constraint=constraint, penalty=penalty)
+    parts = {"matrix": CASES["1"], "schedule": "Paper", "constraint": constraint, "penalty": penalty}
+    opt = SuperAdam(params, lr=0.01, tau=tau, **parts)
     torch.testing.assert_close(train(problem, opt, params, SAMPLES)[1], run.x[16], rtol=1e-10, atol=1e-10)
 
 
@@ -170,7 +171,7 @@ def test_x_tilde_is_exactly_sparse_and_can_be_swapped_in():
     target = torch.tensor([1.0, -0.02, 0.03, -2.0, 0.0], dtype=torch.float64)
     for tau in (0.0, 1.0):
         x = torch.ones(5, dtype=torch.float64, requires_grad=True)
-        opt = SuperAdam([x], lr=0.1, tau=tau, schedule="Paper", penalty=penalties.L1(0.1))
+        opt = SuperAdam([x], lr=0.1, tau=tau, matrix="SecondMoment", schedule="Paper", penalty=penalties.L1(0.1))
 
         def closure(x=x):
             x.grad = x.detach() - target

@@ -11,7 +11,7 @@ from superadam import SuperAdam, iterates, matrices, schedules
 
 STEPS = 25
 
-HOW = [{}, {"foreach": True}, {"foreach": False}, {"capturable": True}, {"capturable": True, "foreach": True}]
+HOW = [{}, {"foreach": True}, {"foreach": False}]
 
 
 def run(problem, steps=STEPS, tau=0.0, **options):

@@ -55,7 +55,7 @@ def with_at_x(opt):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rounding", ["nearest", "master"])
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("tau", [0.0, 1.0])
 @pytest.mark.parametrize("name", ITERATES)
 def test_evaluation_inside_of_the_loop_changes_no_bit(name, tau, rounding, dtype):

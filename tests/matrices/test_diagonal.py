@@ -277,7 +277,8 @@ CASES = {"GradientNorm": "2", "BarzilaiBorwein": "3", "BeliefNorm": "4b"}
 def test_every_matrix_of_this_kind_is_drawn():
     """All but those that are not diagonal, and H → 0, which has tests of its own."""
     known = {name for name, part in matrices.Matrix._names.items() if name in matrices.__all__}
-    diagonal = {name for name in known - {"ByShape", "Zero"} if getattr(matrices, name).scope == "coordinate"}
+    kinds = {name: getattr(matrices, name) for name in known - {"ByShape", "Zero"}}
+    diagonal = {name for name, kind in kinds.items() if kind.is_diagonal and not kind.per_tensor}
     assert set(RULES) | set(CASES) == diagonal == set(MATRICES)
 
 
@@ -411,40 +412,10 @@ def test_a_composition_is_algorithm_1_with_these_parts(composition, split, half_
     check_against_reference({**options, "lr": 0.01}, tau, run, split, half_steps=half_steps, problem=problem)
 
 
-@pytest.mark.parametrize(
-    ("name", "tau", "schedule"),
-    pairs(
-        MATRICES,
-        [0.0, 1.0],
-        [schedules.Paper(), schedules.Constant(0.7, 0.3, 0.5, 0.1), schedules.BiasCorrected(0.9, 0.5)],
-    ),
-)
-def test_every_matrix_keeps_its_step_count_on_the_device_as_well(name, tau, schedule):
-    """`capturable` changes nothing, for any matrix and any schedule, in lists or one by one."""
-    problem = Stochastic(samples=len(SAMPLES))
-    corrects = "bias_correction" in {f.name for f in dataclasses.fields(getattr(matrices, name))}
-    matrix = getattr(matrices, name)(**{"bias_correction": True} if corrects else {})
-    ends = []
-    for capturable, foreach in ((False, False), (True, False), (True, True)):
-        params = problem.params()
-        opt = SuperAdam(
-            params,
-            lr=0.01,
-            tau=tau,
-            matrix=matrix,
-            schedule=schedule,
-            capturable=capturable,
-            foreach=foreach,
-        )
-        ends.append(train(problem, opt, params, SAMPLES)[1])
-    equal(ends[1], ends[0])
-    equal(ends[2], ends[0])
-
-
 # -------------------------------------------------------------------------------------------- matrices of one's own
 
 
-class CubicMoment(matrices.Matrix):
+class CubicMoment(matrices.Diagonal):
     """A user's diagonal matrix: ten lines."""
 
     beta: float = 0.9
@@ -470,13 +441,12 @@ def cubic_rule(o):
     return rule
 
 
-class LargestNorm(matrices.Matrix):
+class LargestNorm(matrices.Scalar):
     """A user's multiple of the identity: the largest gradient so far, and how often it grew."""
 
     lam: float = 0.1
 
     scalars = ("b", "grown")
-    multiple_of_identity = True
 
     def measure(self, s, grad):
         return (norm2(grad),)
@@ -506,27 +476,21 @@ OWN = {"diagonal": (CubicMoment(beta=0.8), cubic_rule), "scalar": (LargestNorm()
 
 
 @pytest.mark.parametrize(
-    ("kind", "tau", "half_steps", "foreach", "capturable"),
-    pairs(OWN, [0.0, 0.6, 1.0], [False, True], [False, True], [False, True]),
+    ("kind", "tau", "half_steps", "foreach"), pairs(OWN, [0.0, 0.6, 1.0], [False, True], [False, True])
 )
-def test_a_matrix_of_ones_own_equals_the_reference(kind, tau, half_steps, foreach, capturable):
+def test_a_matrix_of_ones_own_equals_the_reference(kind, tau, half_steps, foreach):
     matrix, rule = OWN[kind]
     problem = Stochastic(samples=len(SAMPLES))
     run = reference.super_adam(problem.grad, problem.x_1, SAMPLES, case=rule(matrix), tau=tau, gamma=0.1)
-    options = {"lr": 0.1, "tau": tau, "matrix": matrix, "schedule": schedules.Paper()}
-    options |= {"foreach": foreach, "capturable": capturable}
+    options = {"lr": 0.1, "tau": tau, "matrix": matrix, "schedule": schedules.Paper(), "foreach": foreach}
     for split in SPLITS:
-        opt = check_against_reference(options, tau, run, split, half_steps=half_steps, problem=problem)
-        assert isinstance(opt.state[opt.param_groups[0]["params"][0]]["step"], torch.Tensor) == capturable
+        check_against_reference(options, tau, run, split, half_steps=half_steps, problem=problem)
 
 
-@pytest.mark.parametrize(
-    ("kind", "tau", "half_steps", "foreach", "capturable"),
-    pairs(OWN, [0.0, 1.0], [False, True], [False, True], [False, True]),
-)
-def test_a_matrix_of_ones_own_can_be_saved_halfway(kind, tau, half_steps, foreach, capturable):
+@pytest.mark.parametrize(("kind", "tau", "half_steps", "foreach"), pairs(OWN, [0.0, 1.0], [False, True], [False, True]))
+def test_a_matrix_of_ones_own_can_be_saved_halfway(kind, tau, half_steps, foreach):
     problem = Stochastic()
-    options = {"lr": 0.1, "tau": tau, "matrix": OWN[kind][0], "foreach": foreach, "capturable": capturable}
+    options = {"lr": 0.1, "tau": tau, "matrix": OWN[kind][0], "foreach": foreach}
     params = problem.params()
     opt = SuperAdam(params, **options)
     for i in SAMPLES:
@@ -547,7 +511,7 @@ def test_a_matrix_of_ones_own_is_found_by_its_name():
     assert SuperAdam([x], matrix={"type": "LargestNorm", "lam": 0.3}).param_groups[0]["matrix"]["lam"] == 0.3
 
 
-class Seen(matrices.Matrix):
+class Seen(matrices.Diagonal):
     """How often a coordinate had a gradient, as sparse problems count it: comparisons, masks, where."""
 
     buffers = ("n", "hits")
@@ -576,7 +540,7 @@ def test_comparisons_mean_the_same_in_lists():
     equal(ends[0], ends[1])
 
 
-class FromOne(matrices.Matrix):
+class FromOne(matrices.Diagonal):
     """All its state starts at one."""
 
     buffers = ("v",)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from superadam import Monitor, SuperAdam, matrices
+from superadam.lists import each
 from superadam.matrices import SOAP, ByShape, KLShampoo, Matrix, PSGDKron, Shampoo, Spectral
 
 STATED = {name: kind() for name, kind in Matrix._names.items() if kind.__module__.startswith("superadam.")}
@@ -74,7 +75,7 @@ def test_shampoos_bound_is_reached(one_sided_above):
         *(
             kind()
             for kind in Matrix._names.values()
-            if kind.__module__.startswith("superadam.") and kind.scope != "tensor"
+            if kind.__module__.startswith("superadam.") and not kind.per_tensor
         ),
         matrices.SCAdaGrad(xi1=5.0, xi2=2.0),
         matrices.AMSGrad(lam=0.01, power=0.125, lam_inside=True),
@@ -87,7 +88,7 @@ def test_shampoos_bound_is_reached(one_sided_above):
 )
 def test_no_H_is_below_the_lower_bound_of_its_matrix(matrix):
     """Whatever the gradients are: from 1e-9 to 1e3 here."""
-    if matrix.scope == "all":
+    if matrix.joint:
         assert matrix.lower_bound == 0
         return
     if isinstance(matrix, matrices.ByShape) or matrix.vanishes:
@@ -102,5 +103,5 @@ def test_no_H_is_below_the_lower_bound_of_its_matrix(matrix):
 
     for _ in range(200):
         opt.step(closure)
-        (view,) = opt._grouped(lambda p, state: True)
-        assert matrix.H(view.bound()).min() >= matrix.lower_bound * (1 - 1e-12)
+        (s,) = opt.buckets()
+        assert min(h.min() for h in each(matrix.H(s))) >= matrix.lower_bound * (1 - 1e-12)

@@ -172,7 +172,7 @@ def test_gradient_mapping_of_a_constrained_step(tau):
 def test_gradient_mapping_survives_rounding():
     """In float32, with steps of less than an ulp of x, where x_{t+1} - x_t is 0."""
     x = torch.full((5,), 1e6, requires_grad=True)
-    opt = SuperAdam([x], lr=1e-6, weight_decay=1e-9)
+    opt = SuperAdam([x], lr=1e-6, weight_decay=1e-9, matrix="SecondMoment")
     monitor = Monitor(opt, every=1)
     x.sum().backward()
     before = x.detach().clone()
@@ -254,7 +254,7 @@ def test_probes_equal_their_formulas():
     """With maximize and weight decay in the gradient, which g has seen and the probes' gradients must have too."""
     q1, q2 = torch.tensor([1.0, -2.0], dtype=torch.float64), torch.tensor([0.5, 3.0], dtype=torch.float64)
     x = torch.tensor([2.0, 1.0], dtype=torch.float64, requires_grad=True)
-    opt = SuperAdam([x], maximize=True, weight_decay=0.1, decoupled_weight_decay=False)
+    opt = SuperAdam([x], maximize=True, weight_decay=0.1, decoupled_weight_decay=False, matrix="SecondMoment")
     monitor = Monitor(opt, 1, loss=lambda a: (a * x).sum(), batches=[q1, q2], limits=QUIET)
     (x * torch.tensor([3.0, 4.0], dtype=torch.float64)).sum().backward()
     x_t = x.detach().clone()
@@ -333,7 +333,7 @@ def test_variance_ratio_tells_if_masks_are_replayed(replayed):
     inputs[labels == 1, 0] += 1.5
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 64), nn.ReLU())
     model = model.extend([nn.Dropout(0.5), nn.Linear(64, 2)])
-    opt = SuperAdam(model, lr=1e-3, tau=1.0, schedule="Paper")
+    opt = SuperAdam(model, lr=1e-3, tau=1.0, matrix="SecondMoment", schedule="Paper")
     seeds = itertools.count()
 
     def loss(rows):
@@ -360,9 +360,8 @@ def test_variance_ratio_tells_if_masks_are_replayed(replayed):
         assert not caught
     else:
         assert min(ratios) > 1
-        assert [w.category for w in caught] == [UserWarning, MonitorWarning]
-        assert "must use the same batch" in str(caught[0].message)
-        assert "same dropout masks" in str(caught[1].message)
+        assert [w.category for w in caught] == [MonitorWarning]
+        assert "same dropout masks" in str(caught[0].message)
         assert "twice" in monitor.last["alarms"]["variance_ratio"]
 
 
@@ -509,9 +508,8 @@ def test_proxy_alarm_without_probes():
         x.grad = torch.randn(50, dtype=torch.float64, generator=own)  # which the optimizer cannot reset
         return 0.0
 
-    with pytest.warns(UserWarning, match=r"a torch\.Generator of its own"):
+    for _ in range(2):
         opt.step(closure)
-    opt.step(closure)
     with pytest.warns(MonitorWarning, match=r"‖ĝ-q‖²/‖ĝ‖² = .*lower lr.*same dropout masks"):
         opt.step(closure)
 
@@ -698,7 +696,7 @@ def test_every_method_of_the_zoo_can_be_watched(name):
     assert all(r["gradient_mapping"] > 0 for r in monitor.history)
 
 
-@pytest.mark.parametrize("options", [{"capturable": True}, {"foreach": True}, {"lr": torch.tensor(1e-3)}], ids=str)
+@pytest.mark.parametrize("options", [{"foreach": True}, {"foreach": False}, {"lr": torch.tensor(1e-3)}], ids=str)
 @pytest.mark.parametrize("tau", [0.0, 1.0])
 def test_reports_do_not_depend_on_how_a_step_runs(tau, options):
     problem, reports = Stochastic(), []
@@ -837,8 +835,6 @@ def test_bad_input():
         Monitor(opt, loss=3, batches=[])
     with pytest.raises(TypeError, match=r"Invalid batches: 3 .*the loader"):
         Monitor(opt, loss=lambda batch: None, batches=3)
-    with pytest.raises(ValueError, match="differentiable"):
-        Monitor(quadratic(differentiable=True)[1], full=lambda: None)
     assert not opt._optimizer_step_pre_hooks
 
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from sets.conditions import TOL, positive, problems, relative
 from sets.wide import all_scales, solve
 from superadam import matrices, sets
-from superadam._state.options import Composition
 from superadam.estimators import Recursive
 from superadam.iterates import Plain
+from superadam.options import Composition
 from superadam.schedules import Paper
 
 
@@ -49,11 +49,12 @@ def beside(matrix):
 
 @pytest.mark.parametrize("constraint", [sets.SpectralBall(1.0), sets.NuclearBall(1.0)], ids=["spectral", "nuclear"])
 def test_matrix_norm_balls_need_a_scalar_metric(constraint):
-    with pytest.raises(ValueError, match="GradientNorm") as error:
+    with pytest.raises(ValueError, match="one learning rate for all coordinates, so d must be a scalar"):
         constraint.argmin(torch.ones(2, 2), torch.ones(2, 2))
     names = {"GradientNorm", "BarzilaiBorwein", "BeliefNorm", "AccumulatedNorm", "EstimateNorm", "Identity"}
+    said = str(constraint.objection(beside(matrices.SecondMoment()), {}))
     for name in names:
-        assert name in str(error.value)
+        assert name in said
         assert constraint.objection(beside(getattr(matrices, name)()), {}) is None
     assert "SecondMoment has many" in constraint.objection(beside(matrices.SecondMoment()), {})
     assert sets.L2Ball(1.0).objection(beside(matrices.SecondMoment()), {}) is None

@@ -50,7 +50,7 @@ def test_check_theory_sees_schedulers_and_groups():
     opt = optimizer()
     torch.optim.lr_scheduler.StepLR(opt, 10)
     assert any("scheduler" in text for text in opt.check_theory(PROBLEM).outside)
-    opt = optimizer()
+    opt = optimizer(matrix="SecondMoment")
     opt.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "matrix": matrices.SecondMoment(lam=1e-5)})
     assert "rho = 1e-05, from the matrix" in opt.check_theory(PROBLEM).notes
     opt.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1e-4})

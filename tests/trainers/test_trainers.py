@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from superadam import SuperAdam, twice
-from superadam._state.twice import current
+from superadam.evaluations import current
 from superadam.trainers import TwoPoint
 
 WHY = "comes with superadam[trainers]"
@@ -142,13 +142,6 @@ def test_options_of_lightning_equal_the_plain_loop(accumulate):
     assert not same(module.net, plain(0.0, micro=5, samples=35, accumulate=accumulate))
     assert module.trainer.global_step == 2 * -(-7 // accumulate)
     assert module.net[1].num_batches_tracked == len(module.losses) == 14
-
-
-@of_lightning
-def test_clipping_by_lightning_of_two_gradients_is_told():
-    train = program("lightning_automatic").train
-    with pytest.warns(UserWarning, match="gradient_clip_val.*Turn this clipping off and use clip="):
-        train(net(), TensorDataset(*data(35)), tau=1.0, size=5, gradient_clip_val=0.1)
 
 
 @of_lightning

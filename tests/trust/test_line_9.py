@@ -5,6 +5,7 @@ import pytest
 from equality import net
 from trust.compositions import (
     CHOICES,
+    OPTIONS,
     REGIONS,
     Noisy,
     RefusedError,
@@ -82,6 +83,8 @@ def differing(label, choices, changed):
     found = []
     for i, (kind, choice) in enumerate(choices):
         more = {} if kind == "estimator" else {"tau": TAUS[i % 2]}
+        if kind == "option" and OPTIONS[choice].keys() & options:
+            continue  # it says itself how its step runs
         try:
             expected = points(start(label), options_of(kind, choice, **REGIONS[label][1], **more))
             actual = points(
@@ -94,7 +97,7 @@ def differing(label, choices, changed):
     return found
 
 
-CHANGES = {"a group for each tensor": (one_group_each, {}), "step counts on the device": (None, {"capturable": True})}
+CHANGES = {"a group for each tensor": (one_group_each, {}), "tensor by tensor": (None, {"foreach": False})}
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -30,7 +30,7 @@ SAVED = {
     "schedule-free": {"lr": 0.01, "iterate": iterates.ScheduleFree(), "tau": 1.0},
     "SOAP": {"matrix": matrices.ByShape(SOAP, layers=()), "lr": 0.01},
     "SOAP tau=1": {"matrix": matrices.ByShape(SOAP, layers=()), "lr": 0.01, "tau": 1.0},
-    "tensor lr": {"matrix": "AMSGrad", "lr": torch.tensor(0.01, dtype=torch.float64), "tau": 1.0, "capturable": True},
+    "tensor lr": {"matrix": "AMSGrad", "lr": torch.tensor(0.01, dtype=torch.float64), "tau": 1.0},
 }
 
 

@@ -9,7 +9,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from problems import CASES, LR
 from superadam import SuperAdam, create, iterates, matrices, penalties, sets, stepsizes, twice
-from superadam._state.sharding import local, positions
+from superadam.distributed import local, positions
 from workers.scenarios import BATCHES, data_of, loss_of, network, scenario, sharded, train, whole
 
 COMPOSITIONS = {
@@ -138,7 +138,6 @@ def refused(rank, world):
         "rows of bounds": {"constraint": sets.Box(-rows, rows)},
         "penalty": {"penalty": penalties.GroupLasso(0.1, dim=0)},
         "joint": {"matrix": matrices.DampedLBFGS()},
-        "differentiable": {"differentiable": True},
     }
     model, said = sharded(world), {}
     for name, option in options.items():
@@ -208,7 +207,6 @@ scenario("fsdp half-steps", run_half_steps)
 scenario("fsdp columns", run_columns)
 scenario("fsdp positions", run_positions)
 scenario("fsdp stochastic tau=1", run_rounded, {"tau": 1.0, "rounding": "stochastic"})
-scenario("fsdp master rows", run_rounded, {"tau": 1.0, "rounding": "master", "constraint": sets.L2Ball(0.5, dim=-1)})
 scenario("fsdp hybrid", run_hybrid)
 scenario("fsdp tensor-parallel", run_tensor_parallel)
 for tau, overflow in ((0.0, 2), (1.0, 4), (1.0, 5)):

@@ -15,23 +15,23 @@ STEPS = 60
 SAMPLES = [i % 50 for i in range(STEPS)]
 
 
-class NamedG(matrices.Matrix):
+class NamedG(matrices.Diagonal):
     buffers = ("g",)
 
 
-class NamedX(matrices.Matrix):
+class NamedX(matrices.Diagonal):
     buffers = ("x",)
 
 
-class NamedParams(matrices.Matrix):
+class NamedParams(matrices.Diagonal):
     buffers = ("params",)
 
 
-class NamedMatrix(matrices.Matrix):
+class NamedMatrix(matrices.Diagonal):
     scalars = ("matrix",)
 
 
-class NamedLast(matrices.Matrix):
+class NamedLast(matrices.Diagonal):
     buffers = ("last",)
 
 
@@ -363,8 +363,8 @@ def test_line_9_is_exact_in_the_metric(options, constraint):
         x.grad = torch.tensor([1.0, -0.3, 0.5, 0.02, -2.0], dtype=torch.float64) * (1 + t % 3) - start
         opt.step()
         if "iterate" not in options:
-            view = next(opt._grouped(lambda p, s: True)).bound()
-            H, g = view.matrix.H(view), view.estimate
+            (s,) = opt.buckets()
+            (H,), (g,) = s.matrix.H(s), s.estimate
             equal(x.detach(), constraint.argmin(start - 0.03 * g / H, H / 0.03), 1e-10)
         assert opt.feasibility() < 1e-9
 

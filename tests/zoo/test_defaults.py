@@ -11,8 +11,8 @@ from superadam import SuperAdam, create, matrices, schedules, zoo
 from superadam.zoo.presets import PRESETS
 
 KNOWN = {name: kind for name, kind in matrices.Matrix._names.items() if name in set(matrices.__all__) - {"ByShape"}}
-NAMES = sorted(name for name, kind in KNOWN.items() if kind.scope != "tensor" and not kind.vanishes)
-OF_TENSORS = sorted(name for name, kind in KNOWN.items() if kind.scope == "tensor")
+NAMES = sorted(name for name, kind in KNOWN.items() if not kind.per_tensor and not kind.vanishes)
+OF_TENSORS = sorted(name for name, kind in KNOWN.items() if kind.per_tensor)
 STEPS, BATCH = 150, 16
 
 

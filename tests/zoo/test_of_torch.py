@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from pairs import pairs
-from problems import Stochastic, equal, train
+from problems import Stochastic, equal
 from superadam import SuperAdam, create, estimators, iterates, matrices, schedules, sets, stepsizes, zoo
+from ways import result, tiny
+
+assert tiny  # a fixture is used by its name
 
 
 def sgd_pair(**options):
@@ -175,7 +178,7 @@ def test_asgd_of_a_group_with_a_weight_decay_of_its_own_keeps_lambd():
     assert [group["weight_decay"] for group in opt.param_groups] == [0.75, 0.25]
 
 
-@pytest.mark.parametrize("how", [{}, {"foreach": True}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"foreach": True}, {"foreach": False}], ids=str)
 @pytest.mark.parametrize(
     ("name", "theirs", "options"),
     [
@@ -198,15 +201,13 @@ def test_equals_torch_in_all_ways(name, theirs, options, how):
 
 
 @pytest.mark.parametrize("more", [{}, {"clip": 0.5}, {"constraint": sets.Box(-0.8, 0.9)}], ids=str)
-def test_momentum_of_steps_is_the_same_on_lists(more):
+@pytest.mark.usefixtures("tiny")
+def test_momentum_of_steps_is_the_same_in_pieces(more):
     options = {"matrix": matrices.Centered(0.9, 1e-3), "estimator": estimators.HeavyBall(0.8), "weight_decay": 0.1}
-    ends = []
-    for foreach in (False, True):
-        problem = Stochastic()
-        params = problem.params()
-        opt = SuperAdam(params, lr=0.02, **options, **more, foreach=foreach)
-        ends.append(train(problem, opt, params, SAMPLES)[1])
-    equal(*ends)
+    expected = result(**options, **more, foreach=False)
+    for how in ({}, {"foreach": True}):
+        actual = result(**options, **more, **how)
+        equal(actual[0], expected[0])
 
 
 @pytest.mark.parametrize("constraint", [sets.Simplex(), sets.Box(-0.2, 0.3), sets.L2Ball(0.5)], ids=str)

@@ -59,9 +59,9 @@ def weights(path):
 
 
 def numbers(path):
-    """Of each evaluation, all that does not depend on time."""
+    """Of each evaluation, all that does not depend on time, nor, as the monitor's loss, on the share of a batch."""
     found = [{**row, **row["monitor"]} for row in rows(path)]
-    return [{k: v for k, v in row.items() if k not in ("seconds", "monitor", "alarms")} for row in found]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "monitor", "alarms", "loss")} for row in found]
 
 
 def assert_alike(by_two, alone, divided):

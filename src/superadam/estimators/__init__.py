@@ -5,6 +5,7 @@ It stores neither of them. `s` is the state of the parameters being updated: `s.
 `s.alpha` = $\alpha_t$.
 """
 
+from superadam.estimators.anchors import Page
 from superadam.estimators.base import Blend, Estimator
 from superadam.estimators.blends import GradientDifferences, HeavyBall, NesterovAdam, TwoAverages
 from superadam.estimators.line_11 import Averaged, Corrected, Nesterov, NesterovRecursive, Recursive, Summed
@@ -19,15 +20,8 @@ __all__ = [
     "Nesterov",
     "NesterovAdam",
     "NesterovRecursive",
+    "Page",
     "Recursive",
     "Summed",
     "TwoAverages",
 ]
-
-_MOVED = {"Transport": "iterate=iterates.Ahead()", "Staged": "estimator=estimators.Summed(), iterate=iterates.Staged()"}
-
-
-def __getattr__(name: str) -> object:
-    if name in _MOVED:
-        raise AttributeError(f"estimators.{name} is an iterate now: write {_MOVED[name]}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

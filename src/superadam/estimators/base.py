@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from torch import Tensor
-
+from superadam.bucket import Bucket
 from superadam.lists import mix
 from superadam.parts import Part
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Blend", "Estimator"]
 
@@ -35,6 +31,8 @@ class Estimator(Part, kind="estimator"):
     blends: ClassVar[bool] = False
     """Whether g_t is not the buffer g but what `estimate` makes of it."""
 
+    anchored: ClassVar[bool] = False
+    """Whether g_t is now and then the gradient of a large batch: `due(t)` says when."""
     watches_steps: ClassVar[bool] = False
     """Whether `moved` is called after every step."""
 
@@ -42,22 +40,25 @@ class Estimator(Part, kind="estimator"):
     def two_point(self) -> bool:
         return False
 
-    def before(self, s: View, q: Tensor) -> None:
+    def due(self, t: int, share: float | None = None) -> bool:
+        """Return whether step t ≥ 1 is an anchor, if the estimator has any."""
+        return False
+
+    def before(self, s: Bucket, q: Any) -> None:
         r"""Use $q = \nabla f(x_{t-1}; \xi_t)$. The move along $g_{t-1}$ is done, so `s.g` may be overwritten."""
 
-    def after(self, s: View, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         r"""Set `s.g` to $g_t$, using $\nabla f(x_t; \xi_t)$, and return the gradient for line 4.
 
         `s.paired` says whether `before` was called for this batch.
         """
         raise NotImplementedError(f"{type(self).__name__} has no after")
 
-    def estimate(self, s: View) -> Tensor:
-        """The g_t for line 9. The gradient of this batch, `s.grad`, is still available."""
-        g: Tensor = s.g
-        return g
+    def estimate(self, s: Bucket) -> Any:
+        """Return the g_t for line 9. The gradient of this batch, `s.grad`, is still available."""
+        return s.g
 
-    def moved(self, s: View, step: Tensor) -> None:
+    def moved(self, s: Bucket, step: Any) -> None:
         """Called after a step along `step` = H_t⁻¹ g_t."""
 
 
@@ -73,7 +74,7 @@ class Blend(Estimator, abstract=True):
 
     blends = True
 
-    def after(self, s: View, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         mix(s.g, grad, s.alpha)
         return grad
 

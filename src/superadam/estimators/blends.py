@@ -5,18 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-from torch import Tensor
-
+from superadam.bucket import Bucket
 from superadam.estimators.base import Blend
 from superadam.lists import mix
 from superadam.parts import check
 from superadam.schedules import BiasCorrected
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["GradientDifferences", "HeavyBall", "NesterovAdam", "TwoAverages"]
 
@@ -47,6 +42,7 @@ class TwoAverages(Blend):
 
     buffers = ("g", "slow")
     elementwise = True
+    on_host = True
 
     def __post_init__(self) -> None:
         check(self.a >= 0, "a", self.a, "a >= 0")
@@ -54,32 +50,29 @@ class TwoAverages(Blend):
             check(0 < getattr(self, name) < 1, name, getattr(self, name), f"0 < {name} < 1")
         check(self.warmup >= 0, "warmup", self.warmup, "warmup >= 0")
 
-    def _done(self, t: Any) -> Any:
-        """The share of the warm-up that is over."""
-        if self.warmup == 0:
-            return t * 0 + 1.0
-        return (t / self.warmup).clamp(max=1.0) if isinstance(t, Tensor) else min(t / self.warmup, 1.0)
+    def _done(self, t: int) -> float:
+        """Return the share of the warm-up that is over."""
+        return 1.0 if self.warmup == 0 else min(t / self.warmup, 1.0)
 
-    def share(self, t: Any) -> Any:
-        """a_t."""
+    def share(self, t: int) -> float:
+        """Return a_t."""
         return self.a * self._done(t)
 
-    def slow_weight(self, t: Any) -> Any:
-        """1 - β_t: the half-life, ln ½ / ln β - 1, rises linearly."""
+    def slow_weight(self, t: int) -> float:
+        """Return 1 - β_t: the half-life, ln ½ / ln β - 1, rises linearly."""
         first, last = 1 / math.log(self.start), 1 / math.log(self.beta)
         rate = 1 / (first + (last - first) * self._done(t))
-        return -torch.expm1(rate) if isinstance(rate, Tensor) else -math.expm1(rate)
+        return -math.expm1(rate)
 
-    def after(self, s: View, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         if s.restarted:
             s.slow.zero_()
-        mix(s.slow, grad, s.at_step(lambda t, tau: self.slow_weight(t)))
+        mix(s.slow, grad, self.slow_weight(s.step))
         return super().after(s, grad)
 
-    def estimate(self, s: View) -> Tensor:
+    def estimate(self, s: Bucket) -> Any:
         slow = s.slow if s.factor is None else s.slow * s.factor
-        g: Tensor = s.g + slow * s.at_step(lambda t, tau: self.share(t))
-        return g
+        return s.g + slow * self.share(s.step)
 
 
 class GradientDifferences(Blend):
@@ -101,22 +94,20 @@ class GradientDifferences(Blend):
 
     buffers = ("g", "changes", "last")
     elementwise = True
+    on_host = True
 
     def __post_init__(self) -> None:
         check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
 
-    def after(self, s: View, grad: Tensor) -> Tensor:
-        later = s.at_step(lambda t, tau: (t > 1) * 1.0)
-        change = (grad - s.last) * later
-        mix(s.changes, change, s.at_step(BiasCorrected(self.beta).weight))
+    def after(self, s: Bucket, grad: Any) -> Any:
+        change = (grad - s.last) * float(s.step > 1)
+        mix(s.changes, change, BiasCorrected(self.beta).weight(s.step, 0.0))
         s.last = grad
-        seen: Tensor = super().after(s, grad) + change * self.beta
-        return seen
+        return super().after(s, grad) + change * self.beta
 
-    def estimate(self, s: View) -> Tensor:
+    def estimate(self, s: Bucket) -> Any:
         changes = s.changes if s.factor is None else s.changes * s.factor
-        g: Tensor = s.g + changes * self.beta
-        return g
+        return s.g + changes * self.beta
 
 
 class HeavyBall(Blend):
@@ -147,23 +138,22 @@ class HeavyBall(Blend):
         check(0 <= self.momentum < 1, "momentum", self.momentum, "0 <= momentum < 1")
         check(0 <= self.dampening < 1, "dampening", self.dampening, "0 <= dampening < 1")
 
-    def after(self, s: View, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         if s.restarted:
             s.g.zero_()
         return grad
 
-    def estimate(self, s: View) -> Tensor:
+    def estimate(self, s: Bucket) -> Any:
         grad = s.grad if s.factor is None else s.grad * s.factor
         if self.dampening > 0:
             grad = grad * (1 - self.dampening)
-        g: Tensor = grad + s.g * s.matrix.H(s) * self.momentum
-        return g
+        return grad + s.g * s.matrix.H(s) * self.momentum
 
-    def moved(self, s: View, step: Tensor) -> None:
+    def moved(self, s: Bucket, step: Any) -> None:
         s.g = step
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
-        if others.matrix.scope != "coordinate":
+        if others.matrix.per_tensor or others.matrix.joint:
             return f"it multiplies steps by H_t, and {type(others.matrix).__name__} only divides: use a diagonal matrix"
         if others.matrix.from_estimate:
             matrix = type(others.matrix).__name__
@@ -193,37 +183,30 @@ class NesterovAdam(Blend):
     decay: float = 4e-3
 
     elementwise = True
+    on_host = True
 
     def __post_init__(self) -> None:
         check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
         check(self.decay >= 0, "decay", self.decay, "decay >= 0")
 
-    def weights(self, t: Any) -> tuple[Any, Any]:
-        """Those of m_t and of the newest gradient."""
+    def weights(self, t: int) -> tuple[float, float]:
+        """Return the weights of m_t and of the newest gradient."""
         now, later = (_mu(i, self.beta, self.decay) for i in (t, t + 1))
         product = _product(t, self.beta, self.decay)
         return later / (1 - product * later), (1 - now) / (1 - product)
 
-    def estimate(self, s: View) -> Tensor:
+    def estimate(self, s: Bucket) -> Any:
         grad = s.grad if s.factor is None else s.grad * s.factor
-        m, newest = s.at_step(lambda t, tau: self.weights(t)[0]), s.at_step(lambda t, tau: self.weights(t)[1])
-        g: Tensor = s.g * m + grad * newest
-        return g
+        m, newest = self.weights(s.step)
+        return s.g * m + grad * newest
 
 
-def _mu(t: Any, beta: float, decay: float) -> Any:
-    return beta * (1 - 0.5 * 0.96 ** (t * decay))
-
-
-def _product(t: Any, beta: float, decay: float) -> Any:
-    """Π μ_i over i ≤ t. Below 1e-20 it is no longer updated: 1 - Π rounds to 1 there."""
-    most = math.ceil(-46 / math.log(beta)) if beta > 0 else 1
-    if not isinstance(t, Tensor):
-        return _product_up_to(min(t, most), beta, decay)
-    i = torch.arange(1, most + 1, device=t.device)
-    return torch.where(i <= t.unsqueeze(-1), _mu(i.to(t.dtype), beta, decay), 1.0).prod(-1)
+def _mu(t: int, beta: float, decay: float) -> float:
+    return float(beta * (1 - 0.5 * 0.96 ** (t * decay)))
 
 
 @functools.lru_cache(maxsize=64)
-def _product_up_to(t: int, beta: float, decay: float) -> float:
-    return float(math.prod(_mu(i, beta, decay) for i in range(1, t + 1)))
+def _product(t: int, beta: float, decay: float) -> float:
+    """Return Π μ_i over i ≤ t. Below 1e-20 it is no longer updated: 1 - Π rounds to 1 there."""
+    most = math.ceil(-46 / math.log(beta)) if beta > 0 else 1
+    return float(math.prod(_mu(i, beta, decay) for i in range(1, min(t, most) + 1)))

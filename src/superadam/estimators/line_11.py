@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from superadam.bucket import Bucket
 from superadam.estimators.base import Blend, Estimator
-from superadam.lists import Scalar, TensorList, add_scaled, mix, tracing
+from superadam.lists import Scalar, TensorList, add_scaled, mix
 from superadam.parts import check
 from superadam.schedules import BiasCorrected
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Averaged", "Corrected", "Nesterov", "NesterovRecursive", "Recursive", "Summed"]
 
@@ -45,11 +43,11 @@ class Recursive(Estimator):
     def two_point(self) -> bool:
         return self.tau > 0
 
-    def before(self, s: View, q: Tensor) -> None:
+    def before(self, s: Bucket, q: Any) -> None:
         if self.tau > 0:
             s.g.sub_(q, alpha=self.tau)
 
-    def after(self, s: View, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         take_in(s.g, grad, s.alpha, self.tau if s.paired else 0.0)
         return grad
 
@@ -77,12 +75,10 @@ class Nesterov(Blend):
     def __post_init__(self) -> None:
         check(self.a is None or 0 <= self.a <= 1, "a", self.a, "0 <= a <= 1, or None")
 
-    def estimate(self, s: View) -> Tensor:
+    def estimate(self, s: Bucket) -> Any:
         grad = s.grad if s.factor is None else s.grad * s.factor
         a = s.alpha if self.a is None else self.a
-        if tracing.get() or not isinstance(a, float):
-            return s.g * (1 - a) + grad * a
-        return s.g.lerp(grad, a)  # one operation instead of three
+        return s.g.lerp(grad, a)
 
 
 class OnLine11(Estimator, abstract=True):
@@ -99,10 +95,10 @@ class OnLine11(Estimator, abstract=True):
     def two_point(self) -> bool:
         return self.tau > 0
 
-    def before(self, s: View, q: Tensor) -> None:
+    def before(self, s: Bucket, q: Any) -> None:
         s.r.sub_(q, alpha=self.tau)
 
-    def line_11(self, s: View, grad: Tensor) -> None:
+    def line_11(self, s: Bucket, grad: Any) -> None:
         """Add the newest gradient to r by line 11."""
         if s.restarted:
             s.r.zero_()
@@ -135,7 +131,7 @@ class NesterovRecursive(OnLine11):
         super().__post_init__()
         check(self.a is None or 0 <= self.a <= 1, "a", self.a, "0 <= a <= 1, or None")
 
-    def after(self, s: View, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         self.line_11(s, grad)
         a = s.alpha if self.a is None else self.a
         s.g = s.r * (1 - a) + grad * a
@@ -186,22 +182,20 @@ class Corrected(Estimator):
     def two_point(self) -> bool:
         return self.tau > 0 and not self.previous_batch
 
-    def before(self, s: View, q: Tensor) -> None:
+    def before(self, s: Bucket, q: Any) -> None:
         if not self.previous_batch:
             s.last = q
 
-    def after(self, s: View, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         weight = self.tau * (1 - self.alpha) / self.alpha
         c = grad
         if self.previous_batch:
-            c = grad + (grad - s.last) * s.at_step(
-                lambda t, tau: weight * (t - 1).clip(0, 1) if isinstance(t, Tensor) else weight * (t > 1)
-            )
+            c = grad + (grad - s.last) * (weight * float(s.step > 1))
             s.last = grad
         elif s.paired:
             c = grad + (grad - s.last) * weight
         if self.bound is not None:
-            c = each(c, lambda tensor: tensor * (self.bound / s.whole_norm(tensor)).clamp(max=1.0))
+            c = TensorList([t * (self.bound / s.whole_norm(t)).clamp(max=1.0) for t in c])
         s.g.lerp_(c, s.alpha)
         return c
 
@@ -217,7 +211,7 @@ class Summed(Estimator):
 
     elementwise = True
 
-    def after(self, s: View, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         if s.restarted or s.t == 1:
             s.g.zero_()
         s.g.add_(grad)
@@ -272,30 +266,20 @@ class Averaged(OnLine11):
         check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
         check(self.guard is None or self.guard > 0, "guard", self.guard, "guard > 0, or None")
 
-    def after(self, s: View, grad: Tensor) -> Tensor:
+    def after(self, s: Bucket, grad: Any) -> Any:
         self.line_11(s, grad)
         if self.guard is not None:
-            steady = each(s.r, s.whole_norm) <= each(grad, s.whole_norm) * self.guard
-            s.r = torch.where(steady, s.r, grad)
-        mix(s.g, s.r, 1.0 if s.restarted else s.at_step(BiasCorrected(self.beta).weight))
+            steady = TensorList(map(s.whole_norm, s.r)) <= TensorList(map(s.whole_norm, grad)) * self.guard
+            s.r = torch.where(cast(Tensor, steady), s.r, grad)
+        mix(s.g, s.r, 1.0 if s.restarted else BiasCorrected(self.beta).weight(s.step, 0.0))
         r: Tensor = s.r
         return r if self.own else grad
 
 
-def take_in(g: Tensor, grad: Tensor, alpha: Scalar, tau: float) -> None:
-    r"""$g \leftarrow (1-\alpha) g + (\alpha + (1-\alpha)\tau) \nabla$."""
+def take_in(g: Any, grad: Any, alpha: Scalar, tau: float) -> None:
+    r"""Set $g \leftarrow (1-\alpha) g + (\alpha + (1-\alpha)\tau) \nabla$."""
     if tau == 0:
-        mix(g, grad, alpha)
-    elif tau == 1 and isinstance(alpha, float) and isinstance(g, Tensor) and not torch.is_grad_enabled():
-        torch.add(grad, g, alpha=1 - alpha, out=g)
+        g.lerp_(grad, alpha)
     else:
         g.mul_(1 - alpha)
         add_scaled(g, grad, alpha + (1 - alpha) * tau)
-
-
-def each(x: Tensor, function: Any) -> Tensor:
-    """Apply a function of whole tensors to each of them."""
-    if isinstance(x, TensorList):
-        return TensorList(map(function, x))
-    result: Tensor = function(x)
-    return result

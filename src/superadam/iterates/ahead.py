@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from superadam.bucket import Bucket
 from superadam.iterates.base import Iterate
 from superadam.schedules import Schedule
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Ahead"]
 
@@ -29,16 +27,16 @@ class Ahead(Iterate):
     buffers = ("lead",)
     elementwise = True
 
-    def rebase(self, s: View) -> None:
+    def rebase(self, s: Bucket) -> None:
         s.x.sub_(s.lead)
         s.lead = s.x
 
-    def moved(self, s: View) -> None:
-        alpha = s.at_step(s.schedule.weight, ahead=1)
+    def moved(self, s: Bucket) -> None:
+        alpha = s.schedule.weight(s.step + 1, s.estimator.tau)
         s.lead.sub_(s.x).mul_((alpha - 1) / alpha)
         s.x.add_(s.lead)
 
-    def settle(self, s: View) -> None:
+    def settle(self, s: Bucket) -> None:
         s.x.sub_(s.lead)
         s.lead.zero_()
 

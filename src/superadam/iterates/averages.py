@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import torch
 from torch import Tensor
 
+from superadam.bucket import Bucket
 from superadam.iterates.base import Iterate
-from superadam.lists import Scalar, TensorList, add_scaled, mix
+from superadam.lists import Scalar, add_scaled, mix
 from superadam.parts import check
 from superadam.schedules import BiasCorrected
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Averaged", "Lookahead", "ScheduleFree"]
 
@@ -63,37 +59,35 @@ class ScheduleFree(Iterate):
         check(self.warmup >= 0, "warmup", self.warmup, "warmup >= 0")
         check(self.weight is None or 0 < self.weight <= 1, "weight", self.weight, "0 < weight <= 1, or None")
 
-    def count(self, s: View) -> None:
-        gamma, grown = s.gamma * self.rate(s), s.at_step(lambda t, tau: t**self.r)
-        if isinstance(gamma, Tensor):
-            gamma = gamma.detach()  # a factor of all γ cancels in c_t, so `differentiable` needs nothing of it
-        largest, total = s.number("lr_max"), s.number("weight_sum")
-        if any(isinstance(value, Tensor | TensorList) for value in (gamma, grown, largest, total)):
-            largest = torch.maximum(s.one * largest, s.one * gamma)
-        else:
-            largest = max(largest, gamma)
-        weight = grown * largest**self.weight_power
-        total = total + weight
-        c = weight / (total + 1e-30) if self.weight is None else weight * 0 + self.weight
-        for name, value in zip(self.numbers, (largest, total, c), strict=True):
-            _keep(s, name, value)
+    def count(self, s: Bucket) -> None:
+        gamma = s.gamma * self.rate(s)
+        largest = gamma if isinstance(gamma, Tensor) else max(s.number("lr_max"), gamma)
+        if isinstance(gamma, Tensor):  # on a device: nobody waits for it
+            largest = torch.maximum(gamma, torch.as_tensor(s.number("lr_max")).to(gamma))
+        weight = s.step**self.r * largest**self.weight_power
+        total = s.number("weight_sum") + weight
+        c = weight / (total + 1e-30) if self.weight is None else self.weight
+        for state in s.states:
+            state.update(lr_max=largest, weight_sum=total, c=c)
 
-    def rate(self, s: View) -> Scalar:
-        return s.at_step(lambda t, tau: _at_most(t, self.warmup) / self.warmup) if self.warmup > 1 else 1.0
+    def rate(self, s: Bucket) -> Scalar:
+        return min(s.step, self.warmup) / self.warmup if self.warmup > 1 else 1.0
 
-    def rebase(self, s: View) -> None:
+    def rebase(self, s: Bucket) -> None:
         s.x.sub_(s.lead)
         s.lead.div_(self.beta).add_(s.x)  # x_t
 
-    def before_decay(self, s: View, share: Scalar) -> None:
-        add_scaled(s.x, s.lead - s.x, self.beta * share / (share - 1))  # times 1 - share: - share (y - z)
+    def take_decay(self, s: Bucket, share: Scalar) -> None:
+        ahead = s.lead - s.x  # x_t - z_t, and y_t = z_t + β (x_t - z_t)
+        s.x.mul_(1 - share)
+        add_scaled(s.x, ahead, -self.beta * share)
 
-    def moved(self, s: View) -> None:
+    def moved(self, s: Bucket) -> None:
         mix(s.lead, s.x.to(s.one.dtype), s.number("c"))
         s.lead.sub_(s.x).mul_(self.beta)
         s.x.add_(s.lead)
 
-    def settle(self, s: View) -> None:
+    def settle(self, s: Bucket) -> None:
         s.x.add_(s.lead, alpha=1 / self.beta - 1)
         s.lead.zero_()
 
@@ -127,24 +121,24 @@ class Averaged(Iterate):
         check(0 <= self.decay <= 1, "decay", self.decay, "0 <= decay <= 1")
         check(self.start >= 0, "start", self.start, "start >= 0")
 
-    def share(self, t: Any) -> Any:
-        """The weight of the newest point."""
-        n = (t - self.start).clamp(min=1) if isinstance(t, Tensor) else max(t - self.start, 1)
+    def share(self, t: int) -> float:
+        """Return the weight of the newest point."""
+        n = max(t - self.start, 1)
         return 1 / n if self.decay == 1 else BiasCorrected(self.decay).weight(n, 0.0)
 
-    def rebase(self, s: View) -> None:
+    def rebase(self, s: Bucket) -> None:
         s.lag.add_(s.x)
 
-    def moved(self, s: View) -> None:
-        s.lag.sub_(s.x).mul_(s.at_step(lambda t, tau: 1 - self.share(t)))
+    def moved(self, s: Bucket) -> None:
+        s.lag.sub_(s.x).mul_(1 - self.share(s.step))
 
-    def settle(self, s: View) -> None:
+    def settle(self, s: Bucket) -> None:
         s.x.add_(s.lag)
         s.lag.zero_()
 
 
 class Lookahead(Iterate):
-    r"""Every `every` steps, a slow point moves towards the fast one, which continues from there (Zhang et al. 2019).
+    r"""A slow point moves towards the fast point every `every` steps, which continues from there (Zhang et al. 2019).
 
     $$\phi \leftarrow \phi + \mathrm{share}\,(x_t - \phi), \qquad x_t \leftarrow \phi$$
 
@@ -169,31 +163,16 @@ class Lookahead(Iterate):
         check(self.every >= 1, "every", self.every, "every >= 1")
         check(0 < self.share <= 1, "share", self.share, "0 < share <= 1")
 
-    def rebase(self, s: View) -> None:
+    def rebase(self, s: Bucket) -> None:
         s.lag.add_(s.x)
 
-    def moved(self, s: View) -> None:
-        due = s.at_step(lambda t, tau: (t % self.every == 0) * 1.0)
+    def moved(self, s: Bucket) -> None:
         s.lag.sub_(s.x)
-        if not isinstance(due, float) or due == 1:
-            s.lag.mul_(1 - self.share * due)
-            add_scaled(s.x, s.lag, due)
-            s.lag.mul_(1 - due)
+        if s.step % self.every == 0:
+            s.lag.mul_(1 - self.share)
+            s.x.add_(s.lag)
+            s.lag.zero_()
 
-    def settle(self, s: View) -> None:
+    def settle(self, s: Bucket) -> None:
         s.x.add_(s.lag)
         s.lag.zero_()
-
-
-def _keep(s: View, name: str, value: Scalar) -> None:
-    """Write a number into the state of every parameter."""
-    values = value if isinstance(value, TensorList) else [value] * len(s.states)
-    for state, new in zip(s.states, values, strict=True):
-        if isinstance(state[name], Tensor) and not s.group["differentiable"]:
-            state[name].copy_(new)  # where a CUDA graph finds it
-        else:
-            state[name] = new
-
-
-def _at_most(t: Any, most: int) -> Any:
-    return t.clamp(max=most) if isinstance(t, Tensor) else min(t, most)

@@ -1,14 +1,12 @@
-"""The base class of iterates, and the plain one."""
+"""The base class of iterates, and the plain iterate."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from superadam.bucket import Bucket
 from superadam.lists import Scalar
 from superadam.parts import Part
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Iterate", "Plain"]
 
@@ -40,33 +38,34 @@ class Iterate(Part, kind="iterate"):
     numbers: ClassVar[tuple[str, ...]] = ()
     """Numbers kept for each parameter, which begin at 0. `count` updates them, `s.number` reads them."""
 
-    def count(self, s: View) -> None:
+    def count(self, s: Bucket) -> None:
         """Write `numbers`, if there are any, into `s.states`. Called once per step, before the lines."""
 
-    def begin(self, s: View) -> None:
+    def begin(self, s: Bucket) -> None:
         """Called before lines 11 and 4 get a gradient."""
 
-    def rebase(self, s: View) -> None:
+    def rebase(self, s: Bucket) -> None:
         """Before a move: set `s.x` to the point where the move starts."""
 
-    def moved(self, s: View) -> None:
+    def moved(self, s: Bucket) -> None:
         """After a move: set `s.x` to the point of the next gradient."""
 
-    def settle(self, s: View) -> None:
+    def settle(self, s: Bucket) -> None:
         """At the end of training, or to evaluate: set `s.x` to x_t, the result."""
 
-    def rate(self, s: View) -> Scalar:
-        """A factor of the learning rate."""
+    def rate(self, s: Bucket) -> Scalar:
+        """Return a factor of the learning rate."""
         return 1.0
 
-    def before_decay(self, s: View, share: Scalar) -> None:
-        """Before a move without a set or a penalty, whose decoupled weight decay subtracts `share` of `s.x`.
+    def take_decay(self, s: Bucket, share: Scalar) -> None:
+        """Take the decoupled weight decay of a move without a set or a penalty, which subtracts `share` of a point.
 
-        For an iterate whose weight decay acts at another point than the one where the move starts.
+        Override it for an iterate whose weight decay acts at another point than `s.x`, where the move starts.
         """
+        s.x.mul_(1 - share)
 
     def age(self, t: Any) -> Any:
-        """The step count that the estimator and the matrix use."""
+        """Return the step count that the estimator and the matrix use."""
         return t
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from superadam.bucket import Bucket
 from superadam.iterates.base import Iterate
 from superadam.parts import check
 from superadam.schedules import Constant
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Staged"]
 
@@ -47,14 +45,14 @@ class Staged(Iterate):
         check(0 < self.shrink <= 1, "shrink", self.shrink, "0 < shrink <= 1")
 
     def stage(self, t: int) -> tuple[int, int, bool]:
-        """The stage of step t ≥ 1, the step's number within the stage (from 1), and whether it is the last one."""
+        """Return the stage of step t ≥ 1, the step's number within it (from 1), and whether the step is its last."""
         k, begin = 0, 0
         while t > begin + (size := math.floor(self.length * self.growth**k)):
             k, begin = k + 1, begin + size
         return k, t - begin, t == begin + size
 
-    def begin(self, s: View) -> None:
-        _, place, _ = self.stage(s.states[0]["step"])
+    def begin(self, s: Bucket) -> None:
+        _, place, _ = self.stage(s.step)
         if place == 1:
             s.start = s.x
             s.mean.zero_()
@@ -62,18 +60,18 @@ class Staged(Iterate):
                 getattr(s, name).fill_(s.matrix.initial(name))
         s.mean.lerp_(s.x.to(s.one.dtype), 1 / place)
 
-    def rebase(self, s: View) -> None:
+    def rebase(self, s: Bucket) -> None:
         s.x.copy_(s.start)
 
-    def rate(self, s: View) -> float:
-        k, _, _ = self.stage(s.states[0]["step"])
+    def rate(self, s: Bucket) -> float:
+        k, _, _ = self.stage(s.step)
         return self.shrink**k
 
     def age(self, t: int) -> int:
         return self.stage(t)[1]
 
-    def moved(self, s: View) -> None:
-        _, _, last = self.stage(s.states[0]["step"])
+    def moved(self, s: Bucket) -> None:
+        _, _, last = self.stage(s.step)
         if last:
             s.x.copy_(s.mean)
 
@@ -85,7 +83,7 @@ class Staged(Iterate):
             return "clip= would change the sum of gradients: use clip=None"
         if options["weight_decay"] != 0 and options["decoupled_weight_decay"]:
             return "it would decay the stage's first point, not x: use decoupled_weight_decay=False"
-        if matrix.scope != "coordinate" or matrix.scalars or matrix.two_point:
+        if matrix.per_tensor or matrix.joint or matrix.scalars or matrix.two_point:
             return f"stages begin anew for each parameter, but {type(matrix).__name__} is shared by all"
         if not isinstance(schedule, Constant) or schedule != Constant(alpha=schedule.alpha, first=schedule.first):
             own = "Staged restarts every move from the stage's first point, so μ must be 1"

@@ -2,7 +2,7 @@
 
 from superadam.lists import dot, norm2
 from superadam.matrices.adam_kin import Centered, InfinityNorm, PastSecondMoment, Rectified
-from superadam.matrices.base import Matrix, MultipleOfIdentity, Slot
+from superadam.matrices.base import Diagonal, Joint, Matrix, MultipleOfIdentity, Scalar, Slot
 from superadam.matrices.bounded import Resilient, Sign, Sophia, sampled_label_loss
 from superadam.matrices.by_shape import ByShape
 from superadam.matrices.diagonal import AdaBound, AdaDelta, AdaGrad, AMSGrad, Cautious, SCAdaGrad, Yogi
@@ -33,10 +33,12 @@ __all__ = [
     "Cautious",
     "Centered",
     "DampedLBFGS",
+    "Diagonal",
     "EstimateNorm",
     "GradientNorm",
     "Identity",
     "InfinityNorm",
+    "Joint",
     "KLShampoo",
     "Matrix",
     "MultipleOfIdentity",
@@ -46,6 +48,7 @@ __all__ = [
     "Rectified",
     "Resilient",
     "SCAdaGrad",
+    "Scalar",
     "SecondMoment",
     "Shampoo",
     "Sign",

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from superadam.lists import mix, over, plus
-from superadam.matrices.base import STILL, Matrix, check_options
+from superadam.bucket import Bucket
+from superadam.lists import mix
+from superadam.matrices.base import STILL, Diagonal, check_options
 from superadam.parts import check
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Centered", "InfinityNorm", "PastSecondMoment", "Rectified"]
 
 
-class InfinityNorm(Matrix):
+class InfinityNorm(Diagonal):
     r"""The largest absolute gradient, with exponential decay (Adamax: Kingma and Ba 2015).
 
     $$u_t = \max\bigl(\beta u_{t-1}, |\nabla f(x_t; \xi_t)| + \lambda\bigr), \qquad H_t = \mathrm{diag}(u_t)$$
@@ -41,15 +39,14 @@ class InfinityNorm(Matrix):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: View, grad: Tensor) -> None:
-        s.u.mul_(self.beta).clamp_min_(plus(grad.abs(), self.lam))
+    def update(self, s: Bucket, grad: Any) -> None:
+        s.u.mul_(self.beta).clamp_min_(grad.abs().add_(self.lam))
 
-    def H(self, s: View) -> Tensor:
-        u: Tensor = s.u
-        return u
+    def H(self, s: Bucket) -> Any:
+        return s.u
 
 
-class Centered(Matrix):
+class Centered(Diagonal):
     r"""The second moment minus the squared first moment: an estimate of the gradients' variance (centered RMSprop).
 
     $$v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2, \qquad
@@ -74,16 +71,16 @@ class Centered(Matrix):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
         mix(s.mean, grad, 1 - self.beta)
 
-    def H(self, s: View) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         variance = s.v - s.mean * s.mean
-        return plus(variance.clamp_min(0.0).sqrt(), self.lam)  # rounding may make it negative
+        return variance.clamp_min_(0.0).sqrt().add_(self.lam)  # rounding may make it negative
 
 
-class Rectified(Matrix):
+class Rectified(Diagonal):
     r"""$I$ in the first steps, then Adam's second moment, once its variance is small enough (RAdam: Liu et al. 2020).
 
     $$H_t = \mathrm{diag}\Bigl(\frac{\sqrt{v_t} + \lambda}{r_t \sqrt{1-\beta^t}}\Bigr) \text{ if } \rho_t > 5,
@@ -108,6 +105,7 @@ class Rectified(Matrix):
     lr = 1e-2  # its first hundreds of steps are a warm-up
     buffers = ("v",)
     elementwise = True
+    on_host = True
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -116,29 +114,23 @@ class Rectified(Matrix):
     def lower_bound(self) -> float:
         return min(self.lam, 1.0)
 
-    def trust(self, t: Any) -> Any:
-        """r_t √(1 - β^t); 0 where ρ_t is too small."""
+    def trust(self, t: int) -> float:
+        """Return r_t √(1 - β^t); 0 where ρ_t is too small."""
         most, left = 2 / (1 - self.beta) - 1, self.beta**t
         rho = most - 2 * t * left / (1 - left)
-        if not isinstance(t, Tensor):
-            known = rho > 5
-            rho = max(rho, 5.0)
-        else:
-            known, rho = rho > 5, rho.clamp(min=5.0)
-        squared = (rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho) * (1 - left)
-        return known * abs(squared) ** 0.5
+        if rho <= 5:
+            return 0.0
+        return math.sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho) * (1 - left))
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
-    def H(self, s: View) -> Tensor:
-        trust, h = s.at_age(self.trust), plus(s.v.sqrt(), self.lam)
-        if isinstance(trust, float):
-            return over(h, trust) if trust > 0 else torch.ones_like(h)
-        return torch.where(trust > 0, h / trust.clamp_min(1e-30), torch.ones_like(h))
+    def H(self, s: Bucket) -> Any:
+        trust, h = self.trust(s.t), s.v.sqrt().add_(self.lam)
+        return h.div_(trust) if trust > 0 else torch.ones_like(h)
 
 
-class PastSecondMoment(Matrix):
+class PastSecondMoment(Diagonal):
     r"""The second moment of all gradients except the newest, with bounded steps (ADOPT: Taniguchi et al. 2024).
 
     $$H_t = \mathrm{diag}\Bigl(\max\bigl(\sqrt{v_{t-1}},\; \lambda,\;
@@ -164,22 +156,21 @@ class PastSecondMoment(Matrix):
     buffers = ("v", "h")
     homogeneous = True
     elementwise = True
+    on_host = True
 
     def __post_init__(self) -> None:
         check_options(self)
         check(self.power >= 0, "power", self.power, "power >= 0")
 
-    def bound(self, t: Any) -> Any:
-        """1 / (t - 1)^power; 1 in the first step."""
-        n = (t - 1).clamp(min=1) if isinstance(t, Tensor) else max(t - 1, 1)
-        return n**-self.power
+    def bound(self, t: int) -> float:
+        """Return 1 / (t - 1)^power; 1 in the first step."""
+        return float(max(t - 1, 1) ** -self.power)
 
-    def update(self, s: View, grad: Tensor) -> None:
-        first = s.at_age(lambda t: (t == 1) * 1.0)
-        h = torch.maximum(s.v.sqrt().clamp_min(self.lam), grad.abs() * s.at_age(self.bound))
+    def update(self, s: Bucket, grad: Any) -> None:
+        first = float(s.t == 1)
+        h = torch.maximum(s.v.sqrt().clamp_min(self.lam), grad.abs() * self.bound(s.t))
         s.h = h * (first * STILL + 1)
         mix(s.v, grad * grad, first * self.beta + (1 - self.beta))
 
-    def H(self, s: View) -> Tensor:
-        h: Tensor = s.h
-        return h
+    def H(self, s: Bucket) -> Any:
+        return s.h

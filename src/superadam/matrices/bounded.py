@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from superadam.lists import clip
-from superadam.matrices.base import STILL, Matrix
+from superadam.bucket import Bucket
+from superadam.matrices.base import STILL, Diagonal
 from superadam.parts import check
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Resilient", "Sign", "Sophia", "sampled_label_loss"]
 
 
-class Sign(Matrix):
+class Sign(Diagonal):
     r"""The size of the estimate itself: every coordinate of a step is γ (Lion: Chen et al. 2023, signSGD).
 
     $$H_t = \mathrm{diag}\bigl(\max(|g_t|, \lambda)\bigr), \qquad H_t^{-1} g_t = \mathrm{sign}(g_t)
@@ -42,14 +39,14 @@ class Sign(Matrix):
     def __post_init__(self) -> None:
         check(self.lam > 0, "lam", self.lam, "lam > 0")
 
-    def H(self, s: View) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         return s.estimate.abs().clamp_min(self.lam)
 
-    def solve(self, s: View, g: Tensor) -> Tensor:
+    def solve(self, s: Bucket, g: Any) -> Any:
         return g / g.abs().clamp_min(self.lam)
 
 
-class Sophia(Matrix):
+class Sophia(Diagonal):
     r"""A curvature that is measured every few steps, with steps of at most γ in each coordinate (Liu et al. 2023).
 
     $$h \leftarrow \beta h + (1-\beta)\, \hat g^2 \text{ in } \texttt{opt.observe()}, \qquad
@@ -85,14 +82,14 @@ class Sophia(Matrix):
         check(self.lam > 0, "lam", self.lam, "lam > 0")
         check(self.batch >= 1, "batch", self.batch, "batch >= 1")
 
-    def observe(self, s: View, grad: Tensor) -> None:
+    def observe(self, s: Bucket, grad: Any) -> None:
         s.h.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
-    def H(self, s: View) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         return torch.maximum(s.h * (self.rho * self.batch), s.estimate.abs()).clamp_min(self.lam)
 
 
-class Resilient(Matrix):
+class Resilient(Diagonal):
     r"""A step length for every coordinate, computed only from the signs of its gradients (Rprop: Riedmiller and Braun
     1993).
 
@@ -120,7 +117,9 @@ class Resilient(Matrix):
 
     lr = 1e-2
     buffers = ("delta", "last")
-    from_estimate = True  # not elementwise: a compiled kernel does not know γ
+    from_estimate = True
+    elementwise = True
+    on_host = True
 
     def __post_init__(self) -> None:
         check(self.grow > 1, "grow", self.grow, "grow > 1")
@@ -130,27 +129,24 @@ class Resilient(Matrix):
     def initial(self, name: str) -> float:
         return 1.0 if name == "delta" else 0.0
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         agree = grad * s.last
         delta = torch.where(agree < 0, s.delta * self.shrink, s.delta)
         delta = torch.where(agree > 0, s.delta * self.grow, delta)
-        gamma = s.gamma
-        if isinstance(gamma, Tensor) or gamma > 0:
-            delta = clip(delta, self.least / gamma, self.most / gamma)
-        s.delta = delta
+        gamma = max(float(s.gamma), 1e-300)
+        s.delta = delta.clamp_(self.least / gamma, self.most / gamma)
         s.last = torch.where(agree < 0, torch.zeros_like(grad), grad)
 
-    def H(self, s: View) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         size = s.estimate.abs().clamp_min(1e-30) / s.delta
         return torch.where(s.last == 0, size * STILL, size)
 
-    def solve(self, s: View, g: Tensor) -> Tensor:
-        step: Tensor = g.sign() * s.delta * (s.last != 0)
-        return step
+    def solve(self, s: Bucket, g: Any) -> Any:
+        return g.sign() * s.delta * (s.last != 0)
 
 
 def sampled_label_loss(logits: Tensor) -> Tensor:
-    """For `Sophia`: the cross entropy of labels drawn from the model's own predictions.
+    """Return the cross entropy of labels drawn from the model's own predictions, for `Sophia`.
 
     Every few steps, before computing the gradients of the batch, call `backward()` of this loss, then `opt.observe()`
     and `opt.zero_grad()`. The last dimension of `logits` is the classes.

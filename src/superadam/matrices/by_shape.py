@@ -78,7 +78,7 @@ class ByShape(Matrix):
         return any(matrix.accepts(x) for matrix in (*self.firsts, self.otherwise))
 
     def choose(self, x: Tensor, name: str = "", layer: str = "") -> tuple[Matrix, float]:
-        """The matrix of a parameter, and its learning rate divided by the group's. `layer` as in `plans.layers_of`."""
+        """Return the matrix of a parameter, and its learning rate divided by the group's."""
         left_out = any(kind in self.layers for kind in layer.split())
         left_out = left_out or any(fnmatch.fnmatch(name, pattern) for pattern in self.names)
         fitting = [] if left_out else [matrix for matrix in self.firsts if matrix.accepts(x)]

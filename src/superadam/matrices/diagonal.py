@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from superadam.lists import clip, each, join, plus, power
-from superadam.matrices.base import STILL, Matrix, check_options
+from superadam.bucket import Bucket
+from superadam.lists import TensorList, power
+from superadam.matrices import fused
+from superadam.matrices.base import STILL, Diagonal, check_options
 from superadam.matrices.paper import root
 from superadam.parts import check
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
+from superadam.schedules import Constant
 
 __all__ = ["AMSGrad", "AdaBound", "AdaDelta", "AdaGrad", "Cautious", "SCAdaGrad", "Yogi"]
 
 
-class AdaGrad(Matrix):
+class AdaGrad(Diagonal):
     r"""The sum of all squared gradients (Duchi et al. 2011).
 
     $$v_t = v_0 + \sum_{i \le t} \nabla f(x_i; \xi_i)^2, \qquad H_t = \mathrm{diag}(\sqrt{v_t} + \lambda)$$
@@ -49,15 +49,22 @@ class AdaGrad(Matrix):
     def initial(self, name: str) -> float:
         return self.v_0 if name == "v" else 0.0
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.addcmul_(grad, grad)
 
-    def H(self, s: View) -> Tensor:
-        v: Tensor = s.v / s.t if self.mean else s.v
-        return plus(v.sqrt(), self.lam)
+    def H(self, s: Bucket) -> Any:
+        v = s.v / s.t if self.mean else s.v
+        return v.sqrt().add_(self.lam)
+
+    def has_kernel(self, schedule: Any) -> bool:
+        plain = type(schedule) is Constant and schedule.alpha == schedule.first == 1
+        return type(self) is AdaGrad and plain
+
+    def fused_step(self, s: Bucket) -> bool:
+        return fused.adagrad(s, self.lam, math.sqrt(s.t) if self.mean else 1.0)
 
 
-class SCAdaGrad(Matrix):
+class SCAdaGrad(Diagonal):
     r"""AdaGrad for strongly convex problems, without the root (Mukkamala and Hein 2017).
 
     $$v_t = \sum_{i \le t} \nabla f(x_i; \xi_i)^2, \qquad H_t = \mathrm{diag}(v_t + \xi_1 e^{-\xi_2 v_t})$$
@@ -87,15 +94,15 @@ class SCAdaGrad(Matrix):
         product = self.xi1 * self.xi2
         return self.xi1 if product <= 1 else (1 + math.log(product)) / self.xi2  # the minimum of v + ξ₁exp(-ξ₂v)
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.addcmul_(grad, grad)
 
-    def H(self, s: View) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         v: Tensor = s.v
         return v + (v * -self.xi2).exp() * self.xi1
 
 
-class AdaDelta(Matrix):
+class AdaDelta(Diagonal):
     r"""The ratio of two averages, of squared gradients and of squared steps (Zeiler 2012).
 
     $$v_t = \rho v_{t-1} + (1-\rho) \nabla f(x_t; \xi_t)^2, \qquad
@@ -122,18 +129,18 @@ class AdaDelta(Matrix):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.mul_(self.rho).addcmul_(grad, grad, value=1 - self.rho)
 
-    def H(self, s: View) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         ratio: Tensor = (s.v + self.eps) / (s.u + self.eps)
         return ratio.sqrt()
 
-    def moved(self, s: View, step: Tensor) -> None:
+    def moved(self, s: Bucket, step: Any) -> None:
         s.u.mul_(self.rho).addcmul_(step, step, value=1 - self.rho)
 
 
-class AMSGrad(Matrix):
+class AMSGrad(Diagonal):
     r"""A second moment that never shrinks (Reddi et al. 2018), to a power p (Padam: Chen and Gu 2018).
 
     $$v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2, \qquad \hat v_t = \max(\hat v_{t-1}, v_t), \qquad
@@ -171,17 +178,23 @@ class AMSGrad(Matrix):
     def lower_bound(self) -> float:
         return float(self.lam ** (2 * self.power)) if self.lam_inside else self.lam
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
         s.v_max.clamp_min_(s.v)
 
-    def H(self, s: View) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         h = root(s, s.v_max, self.beta, self.bias_correction)
         p = 2 * self.power
-        return power(plus(h, self.lam), p) if self.lam_inside else plus(power(h, p), self.lam)
+        return power(h.add_(self.lam), p) if self.lam_inside else power(h, p).add_(self.lam)
+
+    def has_kernel(self, schedule: Any) -> bool:
+        return type(self) is AMSGrad and self.power == 0.5
+
+    def fused_step(self, s: Bucket) -> bool:
+        return fused.adam(s, self.beta, self.lam, self.bias_correction, "v_max")
 
 
-class Cautious(Matrix):
+class Cautious(Diagonal):
     r"""Case 1, with shorter steps where the newest gradient has the opposite sign (after Liang et al. 2024).
 
     $$H_t = \mathrm{diag}\bigl(\kappa_t (\sqrt{v_t} + \lambda)\bigr), \qquad
@@ -226,27 +239,27 @@ class Cautious(Matrix):
     def lower_bound(self) -> float:
         return self.lam * (1e-3 if self.rescale else 1.0)
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         v = s.v.abs() * self.beta
         v.addcmul_(grad, grad, value=1 - self.beta)
         s.v = torch.where(s.g * grad > 0, v, -v)
 
-    def H(self, s: View) -> Tensor:
-        h = plus(root(s, s.v.abs(), self.beta, self.bias_correction), self.lam)
+    def H(self, s: Bucket) -> Any:
+        h = root(s, s.v.abs(), self.beta, self.bias_correction).add_(self.lam)
         h = torch.where(s.v > 0, h, h * min(self.kappa, STILL))
         return h * self._mean(s) if self.rescale else h
 
-    def _mean(self, s: View) -> Tensor:
+    def _mean(self, s: Bucket) -> Any:
         """max(mean(1/κ_t), 1e-3) for each tensor, over all processes."""
         means = []
-        for p, v in zip(s.params, each(s.v), strict=True):
+        for p, v in zip(s.params, s.v, strict=True):
             whole = max(1, p.numel() * (2 if p.is_complex() else 1))
             agree = s.whole_norm((v > 0).to(v.dtype)).square() / whole
             means.append((agree + (1 - agree) / self.kappa).clamp(min=1e-3))
-        return join(means)
+        return TensorList(means)
 
 
-class Yogi(Matrix):
+class Yogi(Diagonal):
     r"""A second moment that changes slowly in both directions (Zaheer et al. 2018).
 
     $$v_t = v_{t-1} - (1-\beta)\, \mathrm{sign}\bigl(v_{t-1} - \nabla f(x_t; \xi_t)^2\bigr)
@@ -277,15 +290,15 @@ class Yogi(Matrix):
     def initial(self, name: str) -> float:
         return self.v_0 if name == "v" else 0.0
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         squared = grad * grad
         s.v.addcmul_((s.v - squared).sign_(), squared, value=self.beta - 1)
 
-    def H(self, s: View) -> Tensor:
-        return plus(root(s, s.v, self.beta, self.bias_correction), self.lam)
+    def H(self, s: Bucket) -> Any:
+        return root(s, s.v, self.beta, self.bias_correction).add_(self.lam)
 
 
-class AdaBound(Matrix):
+class AdaBound(Diagonal):
     r"""Adam's learning rates, kept between bounds that close in on SGD's (Luo et al. 2019).
 
     $$v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2, \qquad
@@ -321,12 +334,11 @@ class AdaBound(Matrix):
     def lower_bound(self) -> float:
         return min(self.lam, 1 / self.final)
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
-    def H(self, s: View) -> Tensor:
-        h = plus(root(s, s.v, self.beta, self.bias_correction), self.lam)
+    def H(self, s: Bucket) -> Any:
+        h = root(s, s.v, self.beta, self.bias_correction).add_(self.lam)
         speed = 1 - self.beta if self.speed is None else self.speed
-        low = s.at_age(lambda t: 1 / (self.final * (1 + 1 / (speed * t))))
-        high = s.at_age(lambda t: 1 / (self.final * (1 - 1 / (speed * t + 1))))
-        return clip(h, low, high)
+        low = 1 / (self.final * (1 + 1 / (speed * s.t)))
+        return h.clamp_(low, 1 / (self.final * (1 - 1 / (speed * s.t + 1))))

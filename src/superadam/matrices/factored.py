@@ -3,68 +3,55 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from superadam.lists import Scalar, TensorList
-from superadam.matrices.base import Matrix, Rotation, Slot, check_options
-from superadam.matrices.paper import correction
+from superadam.bucket import Bucket
+from superadam.matrices.base import OfTensors, Rotation, Slot, check_options
 from superadam.parts import check
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Adafactor", "AdamMini"]
 
 
-class _Diagonal(Matrix, abstract=True):
+class _Diagonal(OfTensors, abstract=True):
     """A diagonal H_t for each whole tensor; `diagonal` computes it for g_t."""
 
-    scope = "tensor"
     is_diagonal = True
 
     def size(self, x: Tensor) -> tuple[int, int, int]:
-        """The number of matrices in a tensor, their rows and their columns."""
+        """Return the number of matrices in a tensor, their rows and their columns."""
         raise NotImplementedError
 
     def matrices(self, x: Tensor) -> Tensor:
         return x.reshape(self.size(x))
 
-    def diagonal(self, s: View, g: Tensor) -> Tensor:
+    def diagonal(self, s: Bucket, g: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def H(self, s: View) -> Tensor:
+    def H(self, s: Bucket) -> Tensor:
         return self.diagonal(s, s.matrices(s.estimate))
 
-    def solve(self, s: View, g: Tensor) -> Tensor:
+    def solve(self, s: Bucket, g: Tensor) -> Tensor:
         return g / self.diagonal(s, g)
 
-    def eigen(self, s: View) -> tuple[Rotation, Tensor, Rotation]:
+    def eigen(self, s: Bucket) -> tuple[Rotation, Tensor, Rotation]:
         return lambda x: x, self.H(s), lambda x: x
-
-
-def _of_each_matrix(s: View, value: Scalar, matrices: Tensor) -> Scalar:
-    """One number, or one per parameter, expanded to the matrices of all parameters."""
-    if not isinstance(value, TensorList):
-        return value
-    return _repeated(torch.stack(list(value)), matrices)
 
 
 def _repeated(each: Tensor, matrices: Tensor) -> Tensor:
     return each.view(-1, 1).expand(len(each), len(matrices) // len(each)).reshape(len(matrices), 1, 1)
 
 
-def _rms(s: View, matrices: Tensor) -> Tensor:
-    """The root of the mean square of each parameter, for each of its matrices."""
+def _rms(s: Bucket, matrices: Tensor) -> Tensor:
+    """Return the root of the mean square of each parameter, for each of its matrices."""
     whole = matrices.reshape(len(s.params), matrices.numel() // len(s.params))
     each = (whole.square().sum(-1) / max(1, whole.shape[1])).sqrt()
     return _repeated(each, matrices)
 
 
 def _mean(x: Tensor, dim: int) -> Tensor:
-    """The mean over a dimension, which is kept; 0 if the dimension is empty."""
+    """Return the mean over a dimension, which is kept; 0 if the dimension is empty."""
     return x.sum(dim, keepdim=True) / max(1, x.shape[dim])
 
 
@@ -123,8 +110,8 @@ class Adafactor(_Diagonal):
             return {"v": Slot((n, rows, columns)), "size": Slot((n, 1, 1), 1.0)}
         return {"row": Slot((n, rows, 1)), "column": Slot((n, 1, columns)), "size": Slot((n, 1, 1), 1.0)}
 
-    def update(self, s: View, grad: Tensor) -> None:
-        weight = _of_each_matrix(s, s.at_age(lambda t: 1.0 * t**-self.decay), grad)
+    def update(self, s: Bucket, grad: Tensor) -> None:
+        weight = float(s.t**-self.decay)
         squared = grad.square()
         if s.params[0].dim() < 2 and not s.params[0].is_complex():
             s.v.lerp_(squared, weight)
@@ -132,14 +119,10 @@ class Adafactor(_Diagonal):
             s.row.lerp_(_mean(squared, -1), weight)
             s.column.lerp_(_mean(squared, -2), weight)
         if self.relative:
-            gamma = s.gamma
-            bound = s.at_step(lambda t, tau: t**-0.5)
-            share = _of_each_matrix(s, bound, grad) / gamma if isinstance(gamma, Tensor) or gamma > 0 else 1.0
-            share = share.clamp(max=1.0) if isinstance(share, Tensor) else min(share, 1.0)
-            x = s.x.clone() if torch.is_grad_enabled() else s.x  # autograd saves it, and the move writes into it
-            s.size = _rms(s, s.matrices(x.to(grad.dtype))).clamp(min=self.eps2) * share
+            share = min(s.step**-0.5 / max(float(s.gamma), 1e-300), 1.0)
+            s.size = _rms(s, s.matrices(s.x.to(grad.dtype))).clamp(min=self.eps2) * share
 
-    def diagonal(self, s: View, g: Tensor) -> Tensor:
+    def diagonal(self, s: Bucket, g: Tensor) -> Tensor:
         eps = torch.finfo(s.params[0].dtype).eps if self.eps1 is None else self.eps1
         if s.params[0].dim() < 2 and not s.params[0].is_complex():
             V = s.v
@@ -192,13 +175,13 @@ class AdamMini(_Diagonal):
     def slots(self, x: Tensor) -> dict[str, Slot]:
         return {"v": Slot((self.size(x)[0], 1, 1))}
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Tensor) -> None:
         n = max(1, grad.shape[-2] * grad.shape[-1])
         s.v.lerp_(grad.square().sum((-2, -1), keepdim=True) / n, 1 - self.beta)
 
-    def diagonal(self, s: View, g: Tensor) -> Tensor:
+    def diagonal(self, s: Bucket, g: Tensor) -> Tensor:
         h = s.v.sqrt()
         if self.bias_correction:
-            h = h / _of_each_matrix(s, correction(s, self.beta), g)
+            h = h / (1 - self.beta**s.t) ** 0.5
         H: Tensor = (h + self.lam).expand_as(g)
         return H

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import field
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from superadam.lists import Scalar
+from superadam.bucket import Bucket
 from superadam.matrices.base import Matrix, Rotation, Slot
 from superadam.matrices.per_tensor import PerTensor, Trouble, descending, eigh, not_finite, orthogonal, retried
 from superadam.matrices.products import add_gram, symmetric
 from superadam.parts import check
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Kronecker", "Shampoo", "outer"]
 
@@ -87,7 +84,7 @@ class Kronecker(PerTensor, abstract=True):
         return self.block is None and isinstance(self.split, int) and type(self).matrices is Kronecker.matrices
 
     def sides(self, rows: int, columns: int) -> tuple[tuple[str, int], ...]:
-        """The sides that have a factor: their names and dimensions."""
+        """Return the sides that have a factor: their names and dimensions."""
         if max(rows, columns) <= self.one_sided_above:
             return SIDES
         return SIDES[:1] if rows <= columns else SIDES[1:]
@@ -102,23 +99,27 @@ class Kronecker(PerTensor, abstract=True):
 
     # ------------------------------------------------------------------------------------ rotations
 
-    def both(self, s: View) -> dict[str, Tensor]:
-        """The roots or eigenvectors of the factors, by side."""
+    def both(self, s: Bucket) -> dict[str, Tensor]:
+        """Return the roots or eigenvectors of the factors, by side."""
         return {side: getattr(s, f"{self.made}{side}") for side, _ in self.here(s)}
 
-    def rotate(self, s: View, G: Tensor) -> Tensor:
-        """Qᵀ G, a new tensor."""
-        return turned(self.both(s), G)
+    def rotate(self, s: Bucket, G: Tensor) -> Tensor:
+        """Return Qᵀ G, a new tensor."""
+        if "L" in s.names:
+            G = getattr(s, f"{self.made}L").mT @ G
+        return G @ getattr(s, f"{self.made}R") if "R" in s.names else G
 
-    def back(self, s: View, G: Tensor) -> Tensor:
-        """Q G."""
-        return turned({side: Q.mT for side, Q in self.both(s).items()}, G)
+    def back(self, s: Bucket, G: Tensor) -> Tensor:
+        """Return Q G."""
+        if "L" in s.names:
+            G = s.QL @ G
+        return G @ s.QR.mT if "R" in s.names else G
 
-    def d(self, s: View) -> Tensor:
-        """The eigenvalues of H_t; they broadcast to the matrices."""
+    def d(self, s: Bucket) -> Tensor:
+        """Return the eigenvalues of H_t; they broadcast to the matrices."""
         raise NotImplementedError(f"{type(self).__name__} has no d")
 
-    def eigen(self, s: View) -> tuple[Rotation, Tensor, Rotation]:
+    def eigen(self, s: Bucket) -> tuple[Rotation, Tensor, Rotation]:
         return lambda G: self.rotate(s, G), self.d(s), lambda G: self.back(s, G)
 
     def mixes(self, x: Tensor) -> tuple[int, ...] | None:
@@ -128,24 +129,26 @@ class Kronecker(PerTensor, abstract=True):
         names = [side for side, _ in self.sides(*shape)]
         return self.dims(x, rows="L" in names, columns="R" in names)
 
-    def solve(self, s: View, g: Tensor) -> Tensor:
+    def solve(self, s: Bucket, g: Tensor) -> Tensor:
         return self.back(s, self.rotate(s, g).div_(self.d(s)))
 
     # ------------------------------------------------------------------------------------ factors
 
-    def factors(self, s: View) -> dict[str, Tensor]:
+    def factors(self, s: Bucket) -> dict[str, Tensor]:
         return {side: getattr(s, side) for side, _ in self.here(s)}
 
-    def average(self, s: View, grad: Tensor, beta: float) -> None:
+    def average(self, s: Bucket, grad: Tensor, beta: float) -> None:
         """Add G Gᵀ and Gᵀ G to the averages L and R; β = 1 sums them."""
-        for side, _ in self.here(s):
-            G = grad if side == "L" else grad.mT
-            add_gram(getattr(s, side), G, beta, 1.0 if beta == 1 else 1 - beta)
+        alpha = 1.0 if beta == 1 else 1 - beta
+        if "L" in s.names:
+            add_gram(s.L, grad, beta, alpha)
+        if "R" in s.names:
+            add_gram(s.R, grad.mT, beta, alpha)
 
-    def here(self, s: View) -> list[tuple[str, int]]:
+    def here(self, s: Bucket) -> list[tuple[str, int]]:
         return [(side, dim) for side, dim in SIDES if side in s.names]
 
-    def decompose(self, s: View, make: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def decompose(self, s: Bucket, make: Callable[[Tensor, Tensor], Tensor]) -> None:
         """Compute PL and PR, or QL and QR, from the eigenvalues (largest first) and eigenvectors of the factors.
 
         If a decomposition also fails in float64, the earlier result stays.
@@ -159,7 +162,7 @@ class Kronecker(PerTensor, abstract=True):
             setattr(s, name, new)
         self.count(s, trouble)
 
-    def count(self, s: View, trouble: Trouble) -> None:
+    def count(self, s: Bucket, trouble: Trouble) -> None:
         """Count for each matrix: `retries`, how often a decomposition failed in float32, and `failures`, how often in a
         row in float64 too."""
         in_a_row = s.failures.clone()
@@ -172,12 +175,12 @@ class Kronecker(PerTensor, abstract=True):
                 often = f"{TOLERATED + 1} times in a row"
                 raise RuntimeError(f"{trouble.what}: decomposition failed {often}: {trouble.error}") from trouble.error
 
-    def begin(self, s: View) -> None:
-        """The eigenvectors of the factors, from scratch."""
+    def begin(self, s: Bucket) -> None:
+        """Compute the eigenvectors of the factors from scratch."""
         self.decompose(s, lambda values, Q: Q)
 
-    def iterate(self, s: View) -> list[tuple[int, Tensor]]:
-        """The eigenvectors of the factors by a step of orthogonal iteration, sorted by eigenvalue.
+    def iterate(self, s: Bucket) -> list[tuple[int, Tensor]]:
+        """Update the eigenvectors of the factors by a step of orthogonal iteration, sorted by eigenvalue.
 
         Returns the order of each side, for what is kept in the eigenvectors' basis.
         """
@@ -212,7 +215,7 @@ def turned(by: dict[str, Tensor], G: Tensor) -> Tensor:
 
 
 def outer(left: Tensor | None, right: Tensor | None) -> Tensor:
-    """The eigenvalues of a Kronecker product, given those of its factors; None for the identity."""
+    """Return the eigenvalues of a Kronecker product from the eigenvalues of its factors; None for the identity."""
     if left is None:
         return cast(Tensor, right).unsqueeze(-2)
     return left.unsqueeze(-1) if right is None else left.unsqueeze(-1) * right.unsqueeze(-2)
@@ -258,7 +261,9 @@ class Shampoo(Kronecker):
         check(0 <= self.beta <= 1, "beta", self.beta, "0 <= beta <= 1")
         check(self.eps >= 0, "eps", self.eps, "eps >= 0")
         check(self.power is None or 0 < self.power <= 1, "power", self.power, "0 < power <= 1, or None")
-        grafted = self.grafting is None or (self.grafting.scope == "coordinate" and not self.grafting.scalars)
+        grafted = self.grafting is None or not (
+            self.grafting.per_tensor or self.grafting.joint or self.grafting.scalars
+        )
         check(grafted, "grafting", self.grafting, "a matrix without sums over all parameters, such as SecondMoment()")
 
     @property
@@ -283,14 +288,14 @@ class Shampoo(Kronecker):
             slots |= self.grafting.slots(torch.empty(self.size(x), device="meta"))
         return slots
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Tensor) -> None:
         self.average(s, grad, self.beta)
         if self.grafting is not None:
             self.grafting.update(s, grad)
 
-    def refresh(self, s: View) -> None:
+    def refresh(self, s: Bucket) -> None:
         power = 1 / (2 * len(self.here(s))) if self.power is None else self.power
-        correction: Scalar = s.at_age(lambda t: 1 - self.beta**t) if self.bias_correction and self.beta < 1 else 1.0
+        correction = 1 - self.beta**s.t if self.bias_correction and self.beta < 1 else 1.0
 
         def root(values: Tensor, Q: Tensor) -> Tensor:
             rounding = torch.finfo(values.dtype).eps * values.amax(-1, keepdim=True)
@@ -300,23 +305,23 @@ class Shampoo(Kronecker):
 
         self.decompose(s, root)
 
-    def solve(self, s: View, g: Tensor) -> Tensor:
-        step = turned(self.both(s), g)
+    def solve(self, s: Bucket, g: Tensor) -> Tensor:
+        step = self.rotate(s, g)  # roots are symmetric
         return step if self.grafting is None else step * self.grafted(self.grafting.solve(s, g), step)
 
-    def inverse(self, s: View) -> Rotation:
+    def inverse(self, s: Bucket) -> Rotation:
         ratio = self.ratio(s)
         return lambda v: turned(self.both(s), v) * ratio
 
-    def eigen(self, s: View) -> tuple[Rotation, Tensor, Rotation]:
+    def eigen(self, s: Bucket) -> tuple[Rotation, Tensor, Rotation]:
         found = {side: eigh(P, f"Shampoo, root {side}") for side, P in self.both(s).items()}
         Q = {side: vectors for side, (_, vectors) in found.items()}
         QT = {side: vectors.mT for side, vectors in Q.items()}
         roots = outer(*(found[side][0] if side in found else None for side, _ in SIDES))
         return lambda G: turned(Q, G), 1 / (roots * self.ratio(s)), lambda G: turned(QT, G)
 
-    def ratio(self, s: View) -> Tensor | float:
-        """The factor by which grafting multiplies H_t⁻¹."""
+    def ratio(self, s: Bucket) -> Tensor | float:
+        """Return the factor by which grafting multiplies H_t⁻¹."""
         if self.grafting is None:
             return 1.0
         g = s.estimates
@@ -324,7 +329,7 @@ class Shampoo(Kronecker):
         return torch.where(ratio > 0, ratio, 1.0)  # without a gradient, any size is right
 
     def grafted(self, given: Tensor, step: Tensor) -> Tensor:
-        """The norm of one step divided by the norm of another, for each matrix."""
+        """Return the norm of one step divided by the norm of another, for each matrix."""
         size, own = (torch.linalg.matrix_norm(x, keepdim=True) for x in (given, step))
         ratio: Tensor = size / own.clamp(min=torch.finfo(own.dtype).tiny)
         return ratio

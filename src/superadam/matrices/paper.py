@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from superadam.lists import Scalar, dot, norm2, over, plus
-from superadam.matrices.base import Matrix, MultipleOfIdentity, check_options
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
+from superadam.bucket import Bucket
+from superadam.lists import dot, norm2
+from superadam.matrices import fused
+from superadam.matrices.base import Diagonal, MultipleOfIdentity, check_options
 
 __all__ = ["BarzilaiBorwein", "Belief", "BeliefNorm", "GradientNorm", "SecondMoment"]
 
 
-class SecondMoment(Matrix):
+class SecondMoment(Diagonal):
     r"""Case 1: a learning rate for every coordinate, as in Adam.
 
     $$v_t = \beta v_{t-1} + (1-\beta) \nabla f(x_t; \xi_t)^2, \quad v_0 = 0, \qquad
@@ -42,11 +41,17 @@ class SecondMoment(Matrix):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.v.mul_(self.beta).addcmul_(grad, grad, value=1 - self.beta)
 
-    def H(self, s: View) -> Tensor:
-        return plus(root(s, s.v, self.beta, self.bias_correction), self.lam)
+    def H(self, s: Bucket) -> Any:
+        return root(s, s.v, self.beta, self.bias_correction).add_(self.lam)
+
+    def has_kernel(self, schedule: Any) -> bool:
+        return type(self) is SecondMoment
+
+    def fused_step(self, s: Bucket) -> bool:
+        return fused.adam(s, self.beta, self.lam, self.bias_correction)
 
 
 class GradientNorm(MultipleOfIdentity):
@@ -65,7 +70,7 @@ class GradientNorm(MultipleOfIdentity):
 
     elementwise = True
 
-    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
         return (norm2(grad),)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
@@ -91,7 +96,7 @@ class BarzilaiBorwein(MultipleOfIdentity):
     two_point = True
     elementwise = True
 
-    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
         if not s.paired:
             zero = norm2(grad).new_zeros(())
             return zero, zero, norm2(grad)
@@ -104,7 +109,7 @@ class BarzilaiBorwein(MultipleOfIdentity):
         s.steps += 1
 
 
-class Belief(Matrix):
+class Belief(Diagonal):
     r"""Case 4a: a learning rate for every coordinate, from the gradient's distance to its own average, as in AdaBelief.
 
     $$m_t = \beta_1 m_{t-1} + (1-\beta_1) \nabla f(x_t; \xi_t), \qquad
@@ -135,15 +140,15 @@ class Belief(Matrix):
     def __post_init__(self) -> None:
         check_options(self)
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.m.lerp_(grad, 1 - self.beta1)
         surprise = grad - s.m
         s.v.mul_(self.beta2).addcmul_(surprise, surprise, value=1 - self.beta2)
         if self.eps > 0:
             s.v.add_(self.eps)
 
-    def H(self, s: View) -> Tensor:
-        return plus(root(s, s.v, self.beta2, self.bias_correction), self.lam)
+    def H(self, s: Bucket) -> Any:
+        return root(s, s.v, self.beta2, self.bias_correction).add_(self.lam)
 
 
 class BeliefNorm(MultipleOfIdentity):
@@ -166,10 +171,10 @@ class BeliefNorm(MultipleOfIdentity):
     buffers = ("m",)
     elementwise = True
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Any) -> None:
         s.m.lerp_(grad, 1 - self.beta1)
 
-    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Any) -> tuple[Tensor, ...]:
         return (norm2(grad - s.m),)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
@@ -177,12 +182,7 @@ class BeliefNorm(MultipleOfIdentity):
         s.b.lerp_(surprise2.sqrt(), 1 - self.beta2)
 
 
-def root(s: View, v: Tensor, beta: float, bias_correction: bool) -> Tensor:
-    """√v, with v divided by 1 - β^t if asked."""
+def root(s: Bucket, v: Any, beta: float, bias_correction: bool) -> Any:
+    """Return √v, with v divided by 1 - β^t if asked."""
     h = v.sqrt()
-    return over(h, correction(s, beta)) if bias_correction else h
-
-
-def correction(s: View, beta: float) -> Scalar:
-    """√(1 - β^t)."""
-    return s.at_age(lambda t: (1 - beta**t) ** 0.5)
+    return h.div_((1 - beta**s.t) ** 0.5) if bias_correction else h

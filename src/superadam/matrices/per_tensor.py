@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from superadam.matrices.base import Matrix
+from superadam.matrices.base import OfTensors
 from superadam.parts import check
 
 __all__ = ["LinAlgError", "PerTensor", "Trouble", "descending", "eigh", "orthogonal", "retried", "spectrum"]
@@ -19,7 +19,7 @@ LinAlgError: Any = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 Decomposition = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-class PerTensor(Matrix, abstract=True):
+class PerTensor(OfTensors, abstract=True):
     """Base class of matrices per tensor.
 
     The first dimension of a tensor is the rows of a matrix; all others together are its columns. So the kernel of a
@@ -53,7 +53,6 @@ class PerTensor(Matrix, abstract=True):
     batch_dims: int = field(default=0, kw_only=True, repr=False)
     split: int | tuple[int, ...] = field(default=1, kw_only=True, repr=False)
 
-    scope = "tensor"
     ignores_zeros: ClassVar[bool] = False
     """Whether rows of zeros below a matrix change nothing, so that matrices of different sizes go in one batch."""
 
@@ -66,16 +65,6 @@ class PerTensor(Matrix, abstract=True):
         check(equal, "split", self.split, f"a whole number: {type(self).__name__} needs matrices of one size")
         check(self.batch_dims >= 0, "batch_dims", self.batch_dims, "batch_dims >= 0")
 
-    @property
-    def on_host(self) -> bool:  # type: ignore[override]
-        """True: the host needs the step count to decide whether eigenvectors are due."""
-        return type(self).refresh is not Matrix.refresh
-
-    def objection(self, others: Any, options: dict[str, Any]) -> str | None:
-        if options["differentiable"] and type(self).update is not Matrix.update:
-            return "autograd does not follow its factors: use differentiable=False"
-        return None
-
     def accepts(self, x: Tensor) -> bool:
         if x.dim() < self.batch_dims + 2 or x.numel() == 0:
             return False
@@ -86,7 +75,7 @@ class PerTensor(Matrix, abstract=True):
         return not depthwise and min(self.size(x)[1:]) > 1
 
     def size(self, x: Tensor) -> tuple[int, int, int]:
-        """The number of matrices in a tensor, their rows and their columns."""
+        """Return the number of matrices in a tensor, their rows and their columns."""
         lead, (rows, *columns) = x.shape[: self.batch_dims], x.shape[self.batch_dims :]
         if isinstance(self.split, int):
             return math.prod(lead) * self.split, rows // self.split, math.prod(columns)
@@ -96,7 +85,7 @@ class PerTensor(Matrix, abstract=True):
         return x.reshape(self.size(x)) if isinstance(self.split, int) else self.parts(x)
 
     def parts(self, x: Tensor) -> Tensor:
-        """The matrices into which `split` cuts a tensor; smaller ones are padded with rows of zeros."""
+        """Return the matrices into which `split` cuts a tensor; smaller ones are padded with rows of zeros."""
         batch, rows, columns = PerTensor.size(self, x)
         if isinstance(self.split, int):
             return x.reshape(batch, rows, columns)
@@ -116,7 +105,7 @@ class PerTensor(Matrix, abstract=True):
         return own and isinstance(self.split, int)
 
     def dims(self, x: Tensor, *, rows: bool, columns: bool) -> tuple[int, ...]:
-        """The dimensions of x that are the rows and the columns of its matrices."""
+        """Return the dimensions of x that are the rows and the columns of its matrices."""
         first = self.batch_dims
         return (first,) * rows + tuple(range(first + 1, x.dim())) * columns
 
@@ -138,13 +127,13 @@ def eigh(A: Tensor, what: str) -> tuple[Tensor, Tensor]:
 
 
 def spectrum(A: Tensor) -> Tensor:
-    """The eigenvalues of a batch of symmetric matrices, the least first; of diagonal ones, given as their diagonals."""
+    """Return the eigenvalues of a batch of symmetric matrices, the least first; a vector stands for a diagonal."""
     values: Tensor = torch.linalg.eigvalsh(A) if A.dim() == 3 else A.sort(-1).values
     return values
 
 
 def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
-    """`eigh` of the matrix plus a multiple of I that is no larger than rounding errors.
+    """Return `eigh` of the matrix plus a multiple of I that is no larger than rounding errors.
 
     Without it LAPACK (MKL's) fails for most matrices of low rank with rows of zeros, the factors of embeddings: with an
     error, or with eigenvectors that are not finite.
@@ -158,7 +147,7 @@ def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Trouble:
-    """The matrices of a batch whose decomposition was repeated in float64, and those for which float64 failed too."""
+    """The matrices of a batch whose decomposition was repeated in float64, and where that failed too."""
 
     again: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
@@ -197,7 +186,7 @@ def descending(A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def orthogonal(A: Tensor) -> tuple[Tensor, Tensor]:
-    """The diagonal of R, and Q, of A = QR."""
+    """Return the diagonal of R, and Q, of A = QR."""
     Q, R = torch.linalg.qr(A)
     if Q.device.type == "cpu" and not bool(Q.isfinite().all()):
         raise LinAlgError("the orthogonal factor is not finite")

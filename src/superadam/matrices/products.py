@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from superadam.lists import tracing
-
 __all__ = ["add_gram", "combined", "product", "symmetric"]
 
 BLOCK = {torch.float32: 128, torch.float64: 128}  # rows
@@ -14,7 +12,7 @@ NARROW = 256  # of other dtypes, whose products take less time beside their call
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:
-    """A B. A batch of one as a product of two matrices: the batched one copies transposed matrices of bfloat16.
+    """Return A B. A batch of one is multiplied as two matrices: batched products copy transposed matrices of bfloat16.
 
     >>> product(torch.eye(2).unsqueeze(0), torch.ones(1, 2, 1)).shape
     torch.Size([1, 2, 1])
@@ -24,14 +22,14 @@ def product(A: Tensor, B: Tensor) -> Tensor:
 
 
 def combined(C: Tensor, A: Tensor, B: Tensor, beta: float, alpha: float = 1.0) -> Tensor:
-    """βC + αAB."""
+    """Return βC + αAB."""
     if len(A) == 1:
         return torch.addmm(C.squeeze(0), A.squeeze(0), B.squeeze(0), beta=beta, alpha=alpha).unsqueeze(0)
     return torch.baddbmm(C, A, B, beta=beta, alpha=alpha)
 
 
 def symmetric(A: Tensor, B: Tensor, C: Tensor | None = None, *, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
-    """A B, or βC + αAB, for C and A B that are symmetric: of large ones, only the blocks up to the diagonal.
+    """Return A B, or βC + αAB, for symmetric C and A B: of large matrices, only the blocks up to the diagonal.
 
     >>> X = torch.randn(1, 300, 20)
     >>> torch.testing.assert_close(symmetric(X, X.mT), X @ X.mT)
@@ -49,14 +47,14 @@ def symmetric(A: Tensor, B: Tensor, C: Tensor | None = None, *, beta: float = 1.
 
 
 def add_gram(A: Tensor, G: Tensor, beta: float, alpha: float) -> None:
-    """A ← βA + αG Gᵀ, for a symmetric A.
+    """Set A to βA + αG Gᵀ, for a symmetric A.
 
     >>> A, G = torch.eye(3).repeat(1, 1, 1), torch.ones(1, 3, 2)
     >>> add_gram(A, G, 0.5, 1.0)
     >>> A[0, 0]
     tensor([2.5000, 2.0000, 2.0000])
     """
-    if not _in_blocks(G):
+    if G.shape[-2] < 256 or not _in_blocks(G):
         A.baddbmm_(G, G.mT, beta=beta, alpha=alpha)
         return
     for k, rows, columns in _blocks(A):
@@ -65,13 +63,12 @@ def add_gram(A: Tensor, G: Tensor, beta: float, alpha: float) -> None:
 
 
 def _in_blocks(A: Tensor) -> bool:
-    """Whether a product with so many rows takes longer than the calls for its blocks."""
-    plain = A.device.type == "cpu" and not tracing.get() and not torch.is_grad_enabled()
-    return plain and A.shape[-2] >= 2 * BLOCK.get(A.dtype, NARROW)
+    """Return whether a product with so many rows takes longer than the calls for its blocks."""
+    return A.device.type == "cpu" and A.shape[-2] >= 2 * BLOCK.get(A.dtype, NARROW)
 
 
 def _blocks(made: Tensor) -> list[tuple[int, slice, slice]]:
-    """For each matrix: rows, and the columns up to the end of the diagonal block."""
+    """Return for each matrix its rows, and the columns up to the end of the diagonal block."""
     size = BLOCK.get(made.dtype, NARROW)
     starts = range(0, made.shape[-1], size)
     return [(k, slice(i, i + size), slice(0, i + size)) for k in range(len(made)) for i in starts]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from superadam.bucket import Bucket
 from superadam.matrices.base import Rotation, Slot
 from superadam.matrices.per_tensor import PerTensor, spectrum
 from superadam.parts import check
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["PSGDKron"]
 
@@ -68,22 +65,22 @@ class PSGDKron(PerTensor):
             for side, n in sides
         }
 
-    def updates(self, t: int) -> int:
-        """The number of updates after step t: the sum of clip(exp(-(t - flat)/1000), least, 1), rounded."""
+    def updates_until(self, t: int) -> int:
+        """Return the number of updates after step t: the sum of clip(exp(-(t - flat)/1000), least, 1), rounded."""
         falling = min(max(0, t - self.flat), math.floor(-1000 * math.log(self.least)))
         ratio = math.exp(-1 / 1000)
         count = min(t, self.flat) + ratio * (1 - ratio**falling) / (1 - ratio)
         return math.floor(count + self.least * max(0, t - self.flat - falling) + 1e-9)
 
     def due(self, t: int) -> bool:
-        return self.updates(t) > self.updates(t - 1)
+        return self.updates_until(t) > self.updates_until(t - 1)
 
-    def update(self, s: View, g: Tensor) -> None:
-        t = s.states[0]["step"]
+    def update(self, s: Bucket, g: Tensor) -> None:
+        t = s.step
         if not self.due(t):
             return
         V = torch.randn(g.shape[-2:], generator=torch.Generator().manual_seed(t), dtype=g.dtype).to(g.device)
-        if self.updates(t) % BALANCED_EVERY == 0:
+        if self.updates_until(t) % BALANCED_EVERY == 0:
             self.balance(s)
         A = on_columns(s.QR, on_rows(s.QL, g))
         B = on_columns(s.QR, on_rows(s.QL, V.expand_as(g), inverse=True), inverse=True)
@@ -102,43 +99,43 @@ class PSGDKron(PerTensor):
         for i, _, right in blocks(Q):  # rows further down are still those of the old Q
             Q[..., i, right] -= change[..., i, right] @ Q[..., right, right]
 
-    def factors(self, s: View) -> dict[str, Tensor]:
+    def factors(self, s: Bucket) -> dict[str, Tensor]:
         return {name: Q.mT @ Q if Q.dim() == 3 else Q.square() for name, Q in (("L", s.QL), ("R", s.QR))}
 
-    def eigenvalues(self, s: View) -> Tensor:
-        """The eigenvalues of H_t, for the monitor."""
+    def eigenvalues(self, s: Bucket) -> Tensor:
+        """Return the eigenvalues of H_t, for the monitor."""
         left, right = map(spectrum, self.factors(s).values())
         inverse: Tensor = left.unsqueeze(-1) * right.unsqueeze(-2) * self.shrink(self.whiten(s, s.estimates))
         return 1 / inverse
 
-    def balance(self, s: View) -> None:
+    def balance(self, s: Bucket) -> None:
         """Give both factors the same largest element, without changing their product."""
         sizes = [Q.abs().flatten(1).amax(1) for Q in (s.QL, s.QR)]
         ratio = (sizes[1] / sizes[0]).sqrt()
         for Q, factor in ((s.QL, ratio), (s.QR, 1 / ratio)):
             Q.mul_(factor.view(-1, *[1] * (Q.dim() - 1)))
 
-    def solve(self, s: View, g: Tensor) -> Tensor:
+    def solve(self, s: Bucket, g: Tensor) -> Tensor:
         step = self.whiten(s, g)
         return step * self.shrink(step)
 
-    def inverse(self, s: View) -> Rotation:
+    def inverse(self, s: Bucket) -> Rotation:
         shrink = self.shrink(self.whiten(s, s.estimates))
         return lambda v: self.whiten(s, v) * shrink
 
-    def whiten(self, s: View, g: Tensor) -> Tensor:
+    def whiten(self, s: Bucket, g: Tensor) -> Tensor:
         """QᵀQ g."""
         half = on_columns(s.QR, on_rows(s.QL, g))
         return on_columns(s.QR, on_rows(s.QL, half, transposed=True), transposed=True)
 
     def shrink(self, step: Tensor) -> Tensor:
-        """The factor that reduces the root mean square of a step to the bound."""
+        """Return the factor that reduces the root mean square of a step to the bound."""
         rms = step.square().mean((-2, -1), keepdim=True).sqrt()
         return (self.bound / rms).clamp(max=1.0)
 
 
 def on_rows(Q: Tensor, X: Tensor, *, transposed: bool = False, inverse: bool = False) -> Tensor:
-    """Q X, Qᵀ X, or Q⁻ᵀ X, for an upper triangular Q or a diagonal one."""
+    """Return Q X, Qᵀ X, or Q⁻ᵀ X, for an upper triangular or a diagonal Q."""
     if Q.dim() == 2:
         return X / Q.unsqueeze(-1) if inverse else X * Q.unsqueeze(-1)
     if inverse:
@@ -150,7 +147,7 @@ def on_rows(Q: Tensor, X: Tensor, *, transposed: bool = False, inverse: bool = F
 
 
 def on_columns(Q: Tensor, X: Tensor, **how: bool) -> Tensor:
-    """The same on the columns: X Qᵀ, X Q, or X Q⁻¹."""
+    """Multiply the columns: X Qᵀ, X Q, or X Q⁻¹."""
     return on_rows(Q, X.mT, **how).mT
 
 
@@ -162,7 +159,7 @@ def blocks(Q: Tensor) -> list[tuple[slice, slice, slice]]:
 
 
 def gram(A: Tensor) -> Tensor:
-    """The upper triangle of A Aᵀ."""
+    """Return the upper triangle of A Aᵀ."""
     product = A.new_zeros(*A.shape[:-1], A.shape[-2])
     for i, _, right in blocks(A):
         product[..., i, right] = A[..., i, :] @ A[..., right, :].mT
@@ -174,7 +171,7 @@ def symmetric(upper: Tensor) -> Tensor:
 
 
 def largest_singular_value(A: Tensor) -> Tensor:
-    """A lower bound for symmetric A: two steps of the power method, from its longest column.
+    """Return a lower bound for symmetric A: two steps of the power method, from its longest column.
 
     A is divided by its largest element, because the method takes its fourth power: float32 ends at 1e38.
     """

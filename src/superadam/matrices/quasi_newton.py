@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from superadam.bucket import Bucket
 from superadam.lists import dot, norm2
-from superadam.matrices.base import Matrix, Slot
+from superadam.matrices.base import Joint, Slot
 from superadam.parts import check
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["DampedLBFGS"]
 
 
-class DampedLBFGS(Matrix):
+class DampedLBFGS(Joint):
     r"""Curvature from the last few moves, damped so that $H_t$ stays positive definite (Wang et al. 2017, SdLBFGS).
 
     $s = x_t - x_{t-1}$ and $y = \nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_t)$, both gradients of one batch, give
@@ -45,7 +43,6 @@ class DampedLBFGS(Matrix):
     history: int = 10
     delta: float = 10.0
 
-    scope = "all"
     lr = 0.3
     no_auto = "its steps are as long as the gradient over the curvature: give lr a number, such as 0.3"
     two_point = True
@@ -57,7 +54,7 @@ class DampedLBFGS(Matrix):
         check(self.delta > 0, "delta", self.delta, "delta > 0")
 
     def slots(self, x: Tensor) -> dict[str, Slot]:
-        """The pairs, the newest first."""
+        """Return the pairs, the newest first."""
         return {name: Slot((self.history, *x.shape)) for name in ("s", "y")}
 
     def initial(self, name: str) -> float:
@@ -66,19 +63,15 @@ class DampedLBFGS(Matrix):
     def scalar_shape(self, name: str) -> tuple[int, ...]:
         return () if name == "kappa" else (self.history,)
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Tensor) -> None:
         for name, value in (("s", s.dx), ("y", grad - s.q)) if s.paired else (("s", None), ("y", None)):
             held = getattr(s, name)
-            if s.group["differentiable"]:  # autograd may have saved it
-                newest = held.narrow(0, 0, 1) * 0 if value is None else value.unsqueeze(0)
-                setattr(s, name, torch.cat([newest, held.narrow(0, 0, self.history - 1)]))
-            else:
-                self._age(held)
-                if value is not None:
-                    held.select(0, 0).copy_(value)
+            self._age(held)
+            if value is not None:
+                held.select(0, 0).copy_(value)
 
     def _age(self, held: Tensor) -> None:
-        """Shift all pairs by one: drop the oldest, and make room for the newest."""
+        """Shift all pairs: drop the oldest, and make room for the newest."""
         for i in reversed(range(1, self.history)):
             held.select(0, i).copy_(held.select(0, i - 1))
         held.select(0, 0).zero_()
@@ -87,7 +80,7 @@ class DampedLBFGS(Matrix):
         for name in ("s", "y"):
             self._age(state[name])
 
-    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Tensor) -> tuple[Tensor, ...]:
         step, y = s.s.select(0, 0), s.y.select(0, 0)
         return dot(step, y), norm2(step), norm2(y)
 
@@ -100,7 +93,7 @@ class DampedLBFGS(Matrix):
         s.kappas = torch.cat([kappa.reshape(1), s.kappas.narrow(0, 0, self.history - 1)])
         s.kappa = torch.where(ss > 0, kappa, s.kappa)
 
-    def solve(self, s: View, g: Tensor) -> Tensor:
+    def solve(self, s: Bucket, g: Tensor) -> Tensor:
         pairs = []
         for i in range(self.history):
             step, y, theta = s.s.select(0, i), s.y.select(0, i), s.theta.select(0, i)
@@ -118,7 +111,5 @@ class DampedLBFGS(Matrix):
 
 
 def plus_scaled(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """x + weight y, where x may be overwritten: in place, unless autograd may have saved it."""
-    if torch.is_grad_enabled():
-        return x + y * weight
+    """Add weight y to x in place, and return it."""
     return x.addcmul_(y, weight)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
+from superadam.bucket import Bucket
 from superadam.lists import norm2
-from superadam.matrices.base import Matrix
+from superadam.matrices import fused
+from superadam.matrices.base import Scalar
 from superadam.parts import check
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["AccumulatedNorm", "EstimateNorm", "Identity"]
 
 
-class Identity(Matrix):
+class Identity(Scalar):
     r"""$H_t = \mathrm{scale} \cdot I$: no adaptation, as in SGD.
 
     Args:
@@ -28,7 +27,6 @@ class Identity(Matrix):
 
     scale: float = 1.0
 
-    multiple_of_identity = True
     elementwise = True
 
     @property
@@ -42,11 +40,17 @@ class Identity(Matrix):
     def lower_bound(self) -> float:
         return self.scale
 
-    def H(self, s: View) -> Tensor:
+    def H(self, s: Bucket) -> Tensor:
         return s.one * self.scale
 
+    def has_kernel(self, schedule: Any) -> bool:
+        return type(self) is Identity
 
-class AccumulatedNorm(Matrix):
+    def fused_step(self, s: Bucket) -> bool:
+        return fused.sgd(s, self.scale)
+
+
+class AccumulatedNorm(Scalar):
     r"""A power of the sum of all squared gradient norms.
 
     $$H_t = \frac{1}{k} \Bigl(\omega + \sum_{i \le t} \|\nabla f(x_i; \xi_i)\|^2\Bigr)^p I$$
@@ -71,7 +75,6 @@ class AccumulatedNorm(Matrix):
 
     lr = 1.0
     scalars = ("before", "newest")
-    multiple_of_identity = True
     elementwise = True
 
     def __post_init__(self) -> None:
@@ -83,19 +86,19 @@ class AccumulatedNorm(Matrix):
     def lower_bound(self) -> float:
         return float(self.omega**self.power / self.k)
 
-    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Tensor) -> tuple[Tensor, ...]:
         return (norm2(grad),)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
         s.before += s.newest
         s.newest = totals[0]
 
-    def H(self, s: View) -> Tensor:
+    def H(self, s: Bucket) -> Tensor:
         total: Tensor = s.before if self.past else s.before + s.newest
         return (self.omega + total) ** self.power / self.k
 
 
-class EstimateNorm(Matrix):
+class EstimateNorm(Scalar):
     r"""The norm of the estimator itself: a normalised step.
 
     $$H_t = \mathrm{scale} \cdot \max(\|g_t\|^p, \mathrm{floor})\, I$$
@@ -116,7 +119,6 @@ class EstimateNorm(Matrix):
     scale: float = 1.0
 
     scalars = ("b",)
-    multiple_of_identity = True
     from_estimate = True
 
     @property
@@ -137,12 +139,12 @@ class EstimateNorm(Matrix):
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
         return None if options["clip"] is None else "it divides g by its own norm, which leaves nothing to clip"
 
-    def measure(self, s: View, grad: Tensor) -> tuple[Tensor, ...]:
+    def measure(self, s: Bucket, grad: Tensor) -> tuple[Tensor, ...]:
         return (norm2(s.estimate),)
 
     def reduce(self, s: Any, totals: tuple[Tensor, ...]) -> None:
         s.b = totals[0].sqrt()
 
-    def H(self, s: View) -> Tensor:
+    def H(self, s: Bucket) -> Tensor:
         b: Tensor = s.b
         return (b**self.power).clamp(min=self.floor) * self.scale

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from superadam.bucket import Bucket
 from superadam.matrices.base import Slot, check_options
 from superadam.matrices.kronecker import SIDES, Kronecker, outer
-from superadam.matrices.paper import root
 from superadam.matrices.products import symmetric
 from superadam.parts import check
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["SOAP", "KLShampoo"]
 
@@ -58,7 +53,7 @@ class SOAP(Kronecker):
     def slots(self, x: Tensor) -> dict[str, Slot]:
         return {**super().slots(x), "v": Slot(self.size(x))}
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Tensor) -> None:
         beta = self.beta if self.factor_beta is None else self.factor_beta
         if s.t == 1:
             self.average(s, grad, beta)
@@ -69,15 +64,16 @@ class SOAP(Kronecker):
             s.v = s.v.maximum(torch.finfo(s.v.dtype).eps * s.v.amax((-2, -1), keepdim=True))
         self.average(s, grad, beta)
 
-    def refresh(self, s: View) -> None:
+    def refresh(self, s: Bucket) -> None:
         if s.t == 1:
             return  # `update` begins
         for dim, order in self.iterate(s):  # v is kept in the basis whose vectors are put in another order
             index = order.unsqueeze(-2) if dim == -1 else order.unsqueeze(-1)
             s.v = s.v.gather(dim, index.expand_as(s.v))
 
-    def d(self, s: View) -> Tensor:
-        return root(s, s.v, self.beta, self.bias_correction) + self.lam
+    def d(self, s: Bucket) -> Tensor:
+        d: Tensor = s.v.sqrt()
+        return (d.div_((1 - self.beta**s.t) ** 0.5) if self.bias_correction else d).add_(self.lam)
 
 
 class KLShampoo(Kronecker):
@@ -119,12 +115,12 @@ class KLShampoo(Kronecker):
         sides = self.sides(*shape)
         return super().slots(x) | {f"d{side}": Slot((batch, shape[dim]), self.start) for side, dim in sides}
 
-    def values(self, s: View, side: str) -> Tensor:
-        """The eigenvalues of a factor, raised to their lower bound."""
+    def values(self, s: Bucket, side: str) -> Tensor:
+        """Return the eigenvalues of a factor, raised to their lower bound."""
         d: Tensor = getattr(s, f"d{side}")
         return d.clamp(min=max(10, min(d.shape[-1], 4000)) ** -2)
 
-    def update(self, s: View, grad: Tensor) -> None:
+    def update(self, s: Bucket, grad: Tensor) -> None:
         m, n = grad.shape[-2:]
         if s.t == 1:
             self.average(s, grad, self.beta)
@@ -143,12 +139,12 @@ class KLShampoo(Kronecker):
             s.R.lerp_(symmetric(left.mT, left / weight_L) / m, 1 - self.beta)
             s.dR.lerp_((squares / weight_L).sum(-2) / m, 1 - self.beta)
 
-    def refresh(self, s: View) -> None:
+    def refresh(self, s: Bucket) -> None:
         if s.t == 1:
             return  # `update` begins
         for dim, order in self.iterate(s):
             side = "dR" if dim == -1 else "dL"
             setattr(s, side, getattr(s, side).gather(-1, order))
 
-    def d(self, s: View) -> Tensor:
+    def d(self, s: Bucket) -> Tensor:
         return outer(*(self.values(s, side).sqrt() if side in s.names else None for side, _ in SIDES))

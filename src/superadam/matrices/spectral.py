@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from superadam.lists import over
+from superadam.bucket import Bucket
 from superadam.matrices.base import Rotation, check_options
 from superadam.matrices.per_tensor import PerTensor, eigh
 from superadam.matrices.products import combined, product, symmetric
 from superadam.parts import check
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
 
 __all__ = ["Spectral", "polar"]
 
@@ -50,7 +47,7 @@ SCALES = ("original", "match_rms_adamw", "spectral")
 
 
 def polynomials(name: str | Triple, steps: int) -> list[Triple]:
-    """The first `steps` polynomials of a set, or of one triple. If there are fewer, the last one is repeated."""
+    """Return the first `steps` polynomials of a set, or of one triple. If there are fewer, the last one is repeated."""
     known = COEFFICIENTS[name] if isinstance(name, str) else (name,)
     chosen = [known[min(i, len(known) - 1)] for i in range(steps)]
     if name == "polar_express":
@@ -59,7 +56,7 @@ def polynomials(name: str | Triple, steps: int) -> list[Triple]:
 
 
 def polar(G: Tensor, triples: list[Triple], safety: float = 1.0, eps: float = 1e-7) -> Tensor:
-    """An approximation of (G Gᵀ)^(-1/2) G for a batch of matrices, by the Newton–Schulz iteration.
+    """Return an approximation of (G Gᵀ)^(-1/2) G for a batch of matrices, by the Newton–Schulz iteration.
 
     >>> G = torch.tensor([[[3.0, 0.0], [0.0, 0.1]]])
     >>> polar(G, polynomials("polar_express", 8)).round(decimals=3)
@@ -105,7 +102,7 @@ def _by_gram(X: Tensor, triples: list[Triple]) -> Tensor:
 
 @functools.cache
 def _multiplies_bfloat16() -> bool:
-    """Whether this CPU has units for it. Without them it takes longer than float32."""
+    """Return whether this CPU has units for it. Without them it takes longer than float32."""
     cpu: Any = torch.cpu
     return any(getattr(cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
 
@@ -177,7 +174,7 @@ class Spectral(PerTensor):
             return math.sqrt(max(1.0, m / n))
         return 0.2 * math.sqrt(max(m, n)) if self.scale == "match_rms_adamw" else math.sqrt(m / n)
 
-    def solve(self, s: View, g: Tensor) -> Tensor:
+    def solve(self, s: Bucket, g: Tensor) -> Tensor:
         if self.lam > 0:
             rotate, d, back = self.eigen(s)
             return back(rotate(g) / d)
@@ -187,7 +184,7 @@ class Spectral(PerTensor):
         rows, columns = g.shape[-2:]
         if isinstance(self.split, int):
             factor = self.factor(rows, columns)
-            return step.to(g.dtype) if factor == 1 else over(step.to(g.dtype), 1 / factor)
+            return step.to(g.dtype) if factor == 1 else step.to(g.dtype).div_(1 / factor)
         step, parts = step.to(g.dtype, copy=True), len(self.split)
         for i, m in enumerate(self.split):  # each of its own size, without the zeros below it
             step[i::parts] *= self.factor(m, columns)
@@ -213,7 +210,7 @@ class Spectral(PerTensor):
         _, rows, columns = self.size(x)
         return self.dims(x, rows=rows <= columns, columns=rows > columns)
 
-    def eigen(self, s: View) -> tuple[Rotation, Tensor, Rotation]:
+    def eigen(self, s: Bucket) -> tuple[Rotation, Tensor, Rotation]:
         G = s.estimates
         left = G.shape[-2] <= G.shape[-1]
         size = G.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(G.dtype).tiny)

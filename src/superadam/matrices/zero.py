@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor
-
-from superadam.matrices.base import Matrix
-
-if TYPE_CHECKING:
-    from superadam._step.view import View
+from superadam.bucket import Bucket
+from superadam.matrices.base import Diagonal
 
 __all__ = ["Zero"]
 
 
-class Zero(Matrix):
+class Zero(Diagonal):
     r"""$H_t \to 0$ on a bounded set: line 9 goes to the boundary of the set, and line 10 part of the way.
 
     $$\mathrm{lmo}(g_t) = \arg\min_{x \in \mathcal{X}} \langle g_t, x\rangle, \qquad
@@ -41,7 +37,7 @@ class Zero(Matrix):
     elementwise = True
     vanishes = True
 
-    def H(self, s: View) -> Tensor:
+    def H(self, s: Bucket) -> Any:
         return s.one * 0
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superadam._state.aside import aside
-from superadam._state.replay import generators_of, put_back
+from superadam.evaluations import aside, generators_of, put_back
 from superadam.monitor.reading import Gradients, Points, buffered, parameters
 from superadam.probe.gradients import gradients
 

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from superadam._state.aside import aside
-from superadam._state.replay import Replay
+from superadam.evaluations import Replay, aside
 from superadam.lists import TensorList, dot, norm2, real, state_dtype
 
 __all__ = [

@@ -145,7 +145,7 @@ def metric_objection(part: Any, others: Any) -> str | None:
             f"line 9 needs {missing} for {type(part).__name__}, and {name} does not offer that. {name} goes with "
             f"{', '.join(fitting) or f'no {part._kind}'}; {type(part).__name__} goes with {kinds} matrices"
         )
-    if matrix.scope == "all" and type(others.iterate).__name__ != "Plain":
+    if matrix.joint and type(others.iterate).__name__ != "Plain":
         return f"{name} solves for all parameters at once, from x_t itself: use iterates.Plain()"
     return None
 

@@ -17,10 +17,12 @@ True
 """
 
 from superadam.theory.advice import Advice, Complexity, complexity, suggest
+from superadam.theory.finite_sums import AnchoredAdvice
 from superadam.theory.theorems import Bound, Condition, Conditions, Problem, bound, conditions
 
 __all__ = [
     "Advice",
+    "AnchoredAdvice",
     "Bound",
     "Complexity",
     "Condition",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 from superadam.parts import check
 from superadam.schedules import Paper
+from superadam.theory.finite_sums import AnchoredAdvice, evaluations, steps, suggest_anchored
 from superadam.theory.theorems import Bound, G, Problem, bound, is_one, least_c, power
 
 __all__ = ["Advice", "Complexity", "complexity", "suggest"]
@@ -45,18 +46,39 @@ class Advice:
         return f"{values}\n  {self.bound}"
 
 
-def suggest(problem: Problem, T: int, *, tau: float, m: float | None = None) -> Advice:
+@overload
+def suggest(problem: Problem, T: int, *, tau: float, m: float | None = None) -> Advice: ...
+
+
+@overload
+def suggest(problem: Problem, T: int, *, n: int, batch: int | None = None) -> AnchoredAdvice: ...
+
+
+def suggest(
+    problem: Problem,
+    T: int,
+    *,
+    tau: float | None = None,
+    m: float | None = None,
+    n: int | None = None,
+    batch: int | None = None,
+) -> Advice | AnchoredAdvice:
     r"""Find parameters that satisfy all conditions and nearly minimise the bound after T steps.
 
     For given $\nu = \rho/(L\gamma)$ and m, the best k is $m^q$, so that $\mu_t = (m/(m+t))^q$ starts at 1, and the best
     c is the smallest allowed. The function searches ν and m, m up to 100 T. An m far above T makes the schedule nearly
     constant, which is good for exactly T steps. Pass m, for example 10, for a schedule whose bound keeps decreasing.
 
+    With `n` the advice is for a sum of n functions and `estimators.Page`. Then L bounds the change of the functions'
+    gradients in mean square, sigma is not used, and $\gamma = \rho/(L(1+3\sqrt n/b))$.
+
     Args:
         problem: the assumptions on f.
         T: number of steps.
-        tau: 1 for theorem 1, 0 for theorem 2.
+        tau: 1 for theorem 1, 0 for theorem 2. With `n`, leave it out.
         m: m of μ_t. None: search for the best one.
+        n: number of functions in the sum.
+        batch: b, their number in a batch, drawn independently. None: about √n.
 
     >>> problem = Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0)
     >>> print(suggest(problem, T=10**6, tau=1, m=10))
@@ -64,8 +86,17 @@ def suggest(problem: Problem, T: int, *, tau: float, m: float | None = None) -> 
       tau = 1, T = 1000000: mean M_t ≤ 0.1222 (the paper's: 0.1503)
     >>> suggest(problem, T=10**6, tau=1).bound.value < 0.1
     True
+    >>> print(suggest(problem, T=10**6, n=10**4))
+    lr=0.25, batch=100, p=0.009901
+      tau = 1, T = 1000000: mean M_t ≤ 0.003162
     """
     check(T >= 1, "T", T, "T >= 1")
+    if n is not None:
+        _one_theorem(tau=tau, m=m)
+        return suggest_anchored(problem, T, n, batch)
+    check(batch is None, "batch", batch, "None without n: Problem.sigma is that of a batch")
+    if tau is None:
+        raise ValueError("suggest() does not know the theorem: give tau=1, tau=0, or n for a finite sum with anchors")
     q, rho = power(tau), problem.known_rho
     # γ ≤ ρ/(4L) and m ≥ 8/3 are what is left of theorem 1's conditions with k = m^q, γ ≤ ρ/(8L) of theorem 2's.
     least_nu, least_m = (4.0, 8 / 3) if is_one(tau) else (8.0, 1e-3)
@@ -89,6 +120,11 @@ def suggest(problem: Problem, T: int, *, tau: float, m: float | None = None) -> 
     return Advice(tau, lr, k, m, c, bound(problem, T, tau=tau, lr=lr, k=k, m=m, c=c))
 
 
+def _one_theorem(**others: float | None) -> None:
+    for name, value in others.items():
+        check(value is None, name, value, f"no {name} with n: anchors have tau = 1 and a constant schedule")
+
+
 def _minimiser(f: Callable[[float], float], low: float, high: float, rounds: int = 32) -> float:
     """Search by golden sections on a logarithmic scale. Return an end of the interval if it is better."""
     ratio = (math.sqrt(5) - 1) / 2
@@ -110,7 +146,8 @@ class Complexity:
     """Gradient evaluations after which the mean of M_t is at most epsilon, by the theorem.
 
     Attributes:
-        evaluations: T for τ = 0; 2T - 1 for τ = 1, which evaluates every batch but the first at two points.
+        evaluations: T for τ = 0; 2T - 1 for τ = 1, which evaluates every batch but the first at two points. For a
+            finite sum: the expected number of gradients of samples.
         steps: T.
         other: the result for the other τ, if both were compared.
 
@@ -123,16 +160,19 @@ class Complexity:
     tau: float
     evaluations: int
     steps: int
-    advice: Advice
+    advice: Advice | AnchoredAdvice
     other: Complexity | None = None
 
     def __str__(self) -> str:
-        text = f"mean M_t ≤ {self.epsilon:g} with tau = {self.tau:g}: {self.evaluations:.3g} gradient evaluations"
+        unit = "gradients of samples" if isinstance(self.advice, AnchoredAdvice) else "gradient evaluations"
+        text = f"mean M_t ≤ {self.epsilon:g} with tau = {self.tau:g}: {self.evaluations:.3g} {unit}"
         text += f" in {self.steps:.3g} steps"
         return text if self.other is None else f"{text} (tau = {self.other.tau:g}: {self.other.evaluations:.3g})"
 
 
-def complexity(problem: Problem, epsilon: float, tau: float | None = None) -> Complexity:
+def complexity(
+    problem: Problem, epsilon: float, tau: float | None = None, *, n: int | None = None, batch: int | None = None
+) -> Complexity:
     """Count the gradient evaluations after which the theorem, with its best parameters, bounds the mean M_t by epsilon.
 
     To bound the mean ‖∇f‖ by ε, pass ε divided by the square root of the mean of ‖H_t‖² (corollaries 1 and 2). T is
@@ -142,11 +182,20 @@ def complexity(problem: Problem, epsilon: float, tau: float | None = None) -> Co
         problem: the assumptions on f.
         epsilon: bound on the mean of M_t.
         tau: 1 for theorem 1, 0 for theorem 2. None compares both and returns the one that needs fewer.
+        n: number of functions in a finite sum, for anchors on all of them: O(n + √n ε⁻²) gradients of samples.
+        batch: their number in a batch. None: about √n.
 
     >>> print(complexity(Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0), epsilon=0.1))
     mean M_t ≤ 0.1 with tau = 1: 1.32e+06 gradient evaluations in 6.59e+05 steps (tau = 0: 1.24e+08)
+    >>> print(complexity(Problem(L=1.0, sigma=0.5, rho=1.0, gap=1.0), epsilon=0.1, n=10_000))
+    mean M_t ≤ 0.1 with tau = 1: 3.07e+05 gradients of samples in 1e+03 steps
     """
     check(0 < epsilon < math.inf, "epsilon", epsilon, "epsilon > 0")
+    if n is not None:
+        _one_theorem(tau=tau)
+        T = steps(problem, epsilon, n, batch)
+        return Complexity(epsilon, 1, evaluations(T, n, batch), T, suggest_anchored(problem, T, n, batch))
+    check(batch is None, "batch", batch, "None without n: Problem.sigma is that of a batch")
     if tau is None:
         first, second = sorted((complexity(problem, epsilon, tau) for tau in (0, 1)), key=lambda c: c.evaluations)
         return replace(first, other=second)

@@ -16,7 +16,7 @@ __all__ = ["check_optimizer"]
 
 def check_optimizer(opt: Any, problem: Problem) -> Conditions:
     """Check γ, k, m and c of a `SuperAdam`, and list its options that the theorems do not cover."""
-    groups = [(group, opt._parts(group)) for group in opt.param_groups]
+    groups = [(plan.group, plan.parts) for plan in opt._current_plans()]
     outside = [text for group, parts in groups for text in _outside(group, parts)]
     notes = [text for group, parts in groups for text in _notes(group, parts)]
     (group, parts), *others = groups

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from superadam._state.twice import Turns, twice
+from superadam.evaluations import Turns, twice
 
 __all__ = ["TwoPoint"]
 
@@ -72,7 +72,7 @@ class TwoPoint:
 
     def _stepped(self, opt: Any, *_: Any) -> None:
         """Called after either half-step. The second ends the batch."""
-        if opt._open_batch is None:
+        if opt._batch.open is None:
             self._end()
 
     def _end(self) -> None:

@@ -45,6 +45,7 @@ SuperAdam(
   (10) mu, alpha: BiasCorrected(beta=0.9, power=0.0)
   lr=0.001, weight_decay=0.1, clip=None, maximize=False
   2 tensors, 4 parameters, 8 bytes of state for each
+  runs by torch's fused kernel
 )
 >>> for name, line in list_methods("adabo*").items():
 ...     print(f"{name}: {line}")

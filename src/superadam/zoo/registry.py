@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import functools
 import inspect
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, cast
 
 from torch import Tensor, nn
 
-from superadam._state.options import OF_PARTS, OF_TORCH, instead_of
 from superadam.estimators import Estimator, Nesterov, NesterovRecursive
 from superadam.iterates import Iterate
 from superadam.matrices import Matrix
 from superadam.methods import METHODS, Method, Parts, Twin, plain
 from superadam.optimizer import SuperAdam
+from superadam.options import OF_PARTS, OF_TORCH, instead_of
 from superadam.parts import nearest
 from superadam.penalties import Penalty
 from superadam.schedules import BiasCorrected, Constant, Schedule
@@ -24,7 +25,7 @@ from superadam.stepsizes import Stepsize
 from superadam.zoo.presets import PRESETS
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 __all__ = ["Lr", "Options", "Rest", "average", "checked", "create", "list_methods", "method", "typed"]
 
@@ -46,12 +47,10 @@ class Rest(TypedDict, total=False):
     clip: float | None
     maximize: bool
     rounding: str
-    state_dtype: torch.dtype | str | None
     foreach: bool | None
     fused: bool | None
     compile: bool
     capturable: bool
-    differentiable: bool
 
 
 class Options(Rest, total=False):
@@ -118,7 +117,8 @@ def _built(record: Method, params: Any, args: tuple[Any, ...], options: dict[str
     """Return the optimizer of a method. The user's options override the method's parts."""
     known = {*record.own, *OF_SUPER_ADAM} - {"params"}
     for option in options.keys() - known:
-        instead = instead_of(option, known, OF_TORCH | OF_PARTS)
+        misspelt = difflib.get_close_matches(option, record.own, cutoff=0.75)
+        instead = instead_of(option, known, {} if misspelt else OF_TORCH | OF_PARTS)
         raise TypeError(f"{record.name} got an unknown option {option!r}: {instead}")
     signature = inspect.signature(record.compose)
     named = {name: options.pop(name) for name in options.keys() & signature.parameters.keys()}

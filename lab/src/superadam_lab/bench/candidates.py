@@ -133,14 +133,14 @@ def everything(*, compile: bool = False) -> list[Candidate]:
 
 
 def way(candidate: Candidate) -> str:
-    """The ways in which a step for matrices and vectors runs on a CPU. They can differ within one method.
+    """Say how a step for matrices and vectors runs on a CPU.
 
     >>> way(next(candidate for candidate in zoo_methods() if candidate.name == "soap"))
-    "lists, torch's fused Adam"
+    'lists and a fused kernel'
     """
     large = [torch.zeros(shape, requires_grad=True) for shape in ((300, 300), (90_000,))]  # small ones are not compiled
     opt = candidate.build(large)
     if not isinstance(opt, SuperAdam):
         return "torch"
-    heads = [line for line in opt.ways() if not line.startswith(" ")]
-    return ", ".join(dict.fromkeys(line.split(": ", 1)[1] for line in heads))
+    (said,) = (line.strip() for line in repr(opt).splitlines() if line.strip().startswith("runs by "))
+    return said.removeprefix("runs by ").split(" (")[0].removesuffix(", not torch.compile")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from superadam.schedules import BiasCorrected, Number
+from superadam.schedules import BiasCorrected
 
 __all__ = ["ABLATIONS", "BiasCorrectedPaper"]
 
@@ -14,8 +14,8 @@ class BiasCorrectedPaper(BiasCorrected):
     0.05
     """
 
-    def mu_t(self, t: Number, tau: float) -> Number:
-        mu: Number = (100 + t) ** -0.5
+    def mu_t(self, t: int, tau: float) -> float:
+        mu: float = (100 + t) ** -0.5
         return mu
 
 

@@ -1,1 +1,0 @@
-"""What torch.optim promises: parts as plain data, options, groups, loading, sharding, precision, GradScaler, replay."""
