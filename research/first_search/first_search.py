@@ -227,7 +227,7 @@ def _better(records: list[Record], again: list[Record]) -> list[Record]:
 
 def verdict_table(*, first: bool = False) -> str:
     """The report's: final losses and p-values; and of the last method, what it takes to AdamW's median final loss."""
-    found = analyse(reported(first=first))
+    found = analyse(reported(first=first), per_task=True)
     methods = [m for m in found.methods if m != found.baseline]
     head = [*(f"{m}: final loss" for m in methods), "… its evaluations to AdamW's"]
     rows = []

@@ -16,7 +16,7 @@ def test_the_page_is_up_to_date():
 @pytest.mark.slow  # worker processes
 def test_the_script_of_the_projects_leaderboard_makes_a_page(tmp_path):
     """Stopped before it has begun, then task by task: the page has all that is there."""
-    few = ["--trials", "2", "--seeds", "2", "--budget-evals", "20", "--methods", "adam"]
+    few = ["--trials", "2", "--seeds", "2", "--budget-evals", "20", "--methods", "adamw", "--methods", "adam"]
     muon = ["--methods", "torch.optim.Muon + torch.optim.AdamW"]
     places = ["--out", str(tmp_path / "board"), "--site", str(tmp_path / "site")]
 

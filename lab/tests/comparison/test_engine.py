@@ -589,10 +589,11 @@ def command(made, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(engine, "carry_out", carry_out)
-    monkeypatch.setattr(engine, "report", lambda results, folder: "AdamW it is.")
+    said = SimpleNamespace(short="AdamW it is.", text="AdamW it is, in all words.")
+    monkeypatch.setattr(engine, "report", lambda results, folder, *, per_task: said)
     args = ["compare", "--task-file", plan.task_file, "--trials=2", "--seeds=2", "--jobs=3", "--out=here"]
     args += [f"--methods={m}" for m in METHODS[1:]]
-    return lambda: CliRunner().invoke(app, args)
+    return lambda *more: CliRunner().invoke(app, [*args, *more])
 
 
 def test_the_command_ends_with_the_verdict_and_the_path(command):
@@ -602,6 +603,10 @@ def test_the_command_ends_with_the_verdict_and_the_path(command):
     assert first == "3 methods with 2 trials and 2 seeds each: 12 runs in here. Gradient evaluations per run: line 30"
     assert lines[:2] == ["5 of 12 runs", "12 of 12 runs, about 0 s left"]
     assert lines[2:] == ["AdamW it is.", "Report: here/report.html; numbers: here/results.json"]
+
+
+def test_verbose_prints_all_of_it(command):
+    assert "AdamW it is, in all words." in command("--verbose").stdout.splitlines()
 
 
 def test_a_report_can_be_had_anew_and_of_some_seeds_alone(made, tmp_path):

@@ -12,6 +12,7 @@ from superadam_lab.comparison import leaderboard, report
 from superadam_lab.comparison.leaderboard.board import Board
 from superadam_lab.comparison.leaderboard.merging import merged
 from superadam_lab.comparison.records import Plan, Results
+from superadam_lab.comparison.statistics.analysis import analyse
 from superadam_lab.comparison.verdict.words import verdict
 
 TRIED = {  # of the nine trials, of which the sixth is the best
@@ -129,7 +130,8 @@ def test_of_the_tuned_options_learning_rates_alone_stand_against_a_verdict(key, 
 
 
 def test_over_all_tasks_an_edge_on_one_of_them_leaves_it_open():
-    found = verdict(tuned({"adamw": 1.0, "a": 0.5}, {("u", "adamw"): "highest"}, tasks=("t", "u")))
+    results = tuned({"adamw": 1.0, "a": 0.5}, {("u", "adamw"): "highest"}, tasks=("t", "u"))
+    found = verdict(results, analyse(results, per_task=True))
     assert outcomes(found.findings) == outcomes(found.tasks["u"]) == {"a": "insufficient"}
     assert outcomes(found.tasks["t"]) == {"a": "better"}
     assert re.search(r"Needed: values of lr above [\d.]+ for AdamW on u\.", found.headline)
@@ -203,3 +205,10 @@ def test_the_leaderboard_knows_the_learning_rates_that_one_method_alone_tunes():
     assert row.cells["task"].outcome == "insufficient"
     assert row.cells["task"].needs == ("values of AdamW.lr above 10 for a",)
     assert math.isfinite(row.cells["task"].ratio)
+
+
+def test_the_terminal_names_whose_learning_rate_is_open():
+    found = verdict(tuned({"adamw": 1.0, "adam": 0.5}, {"adamw": "highest"}))
+    assert re.search(r"Needed for Adam: values of lr above [\d.]+ for AdamW\.", found.short)
+    found = verdict(tuned({"adamw": 1.0, "adam": 3.0}, {"adam": "lowest"}))
+    assert re.search(r"Needed for Adam: values of lr below [\d.e-]+\.\n", found.short)

@@ -314,8 +314,8 @@ def test_the_page_says_how_small_a_difference_it_could_show(board):
     found, out = board
     (said,) = found.notes
     assert re.fullmatch(
-        r"With 16 comparisons and 5 seeds, a true difference of [\d.]+ % on digits-mlp, [\d.]+ % on digits-vit, "
-        r"[\d.]+ % on ratings is detected in 80 of 100 cases; smaller ones less often",
+        r"With 4 other methods and 5 seeds, a true difference of [\d.]+ % on these 3 tasks together is detected in "
+        r"80 of 100 cases; smaller ones less often",
         said,
     )
     assert f"<li>{said}.</li>" in (out / "index.html").read_text(encoding="utf-8")

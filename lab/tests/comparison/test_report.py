@@ -339,10 +339,10 @@ def test_a_paragraph_for_a_paper_says_what_was_done(made):
         assert "Power: with" in text
 
 
-def test_the_paragraph_for_a_paper_names_other_budgets_and_the_rule_about_the_chance_of_tuning():
+def test_the_paragraph_for_a_paper_names_other_budgets_and_the_procedure():
     found = study({"adamw": 1.0, "adam": 1.1})
     said = paper.paragraph(found, analyse(found))
-    assert paper.CHANCE_OF_TUNING in said
+    assert paper.PROCEDURE.format(n=1) in said
     assert "We also ran" not in said
     found.plan.budgets = ["gradients", "epochs", "seconds"]
     assert (

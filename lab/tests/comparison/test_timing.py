@@ -19,8 +19,9 @@ from superadam_lab.comparison.plan import minutes as timing
 from superadam_lab.comparison.plan.jobs import Job
 from superadam_lab.comparison.plan.minutes import Pilot
 from superadam_lab.comparison.records import Results
-from superadam_lab.comparison.statistics import chance, power
+from superadam_lab.comparison.statistics import power
 from superadam_lab.comparison.statistics.analysis import analyse
+from superadam_lab.comparison.statistics.power import Noise
 from superadam_lab.comparison.verdict.judging import judged
 from superadam_lab.comparison.verdict.words import verdict
 
@@ -50,7 +51,7 @@ def shown(difference, noise, seeds, n=60):
 
 @pytest.mark.parametrize("seeds", [4, 8])
 def test_the_least_difference_that_can_be_shown_is_right_within_a_factor_of_one_and_a_half(seeds):
-    least = power.detectable(0.03 * math.sqrt(2), seeds, family=3)
+    least = power.detectable([Noise(0.03 * math.sqrt(2))], seeds, family=3)
     assert shown(1.5 * least, 0.03, seeds) > power.POWER > shown(least / 1.5, 0.03, seeds)
 
 
@@ -61,16 +62,16 @@ def verdicts(study, difference, noise, n=60):
     for i in range(n):
         results = carried_out(study, {"a": math.exp(difference)}, noise=noise, rng=np.random.default_rng(i))
         of_it = analyse(results)
-        found += judged(results, of_it)["task"]["a"].outcome == "worse"
-        seeds = len(study.report_seeds)
-        said.append(power.shown(of_it, seeds, chance.of_differences(results, of_it))["task"])
+        found += judged(of_it)["task"]["a"].outcome == "worse"
+        said.append(power.shown(of_it))
     return found / n, said
 
 
 def detected(study, noise):
     """The difference that has its verdict in 4 of 5 studies, and what reports say of it. The search is within a factor
     of 1.06."""
-    low, high = (power.detectable(noise * math.sqrt(2), len(study.report_seeds), family=3) * f for f in (0.4, 4.0))
+    least = power.detectable([Noise(noise * math.sqrt(2))], len(study.report_seeds), family=3)
+    low, high = (least * f for f in (0.4, 4.0))
     while high / low > 1.12:
         middle = math.sqrt(low * high)
         share, said = verdicts(study, middle, noise)
@@ -84,7 +85,7 @@ def forecasts(study, noise, n=100):
     for _ in range(n):
         common = 0.05 * rng.standard_normal(6)
         losses = {m: dict(enumerate(np.exp(common + noise * rng.standard_normal(6)))) for m in FOUR}
-        yield timing.forecast(study, {("task", m): Pilot(1.0, 0.1, 0.01, 1, losses[m]) for m in FOUR})["task"]
+        yield timing.forecast(study, {("task", m): Pilot(1.0, 0.1, 0.01, 1, losses[m]) for m in FOUR})
 
 
 def near(values, truth):
@@ -113,8 +114,8 @@ def test_forecast_and_report_say_within_that_factor_which_difference_has_a_verdi
 
 
 def test_tuning_noise_sets_a_limit_that_more_seeds_do_not_lower():
-    assert power.detectable(0.1, 10_000, tuning=0.01) == pytest.approx(0.28, rel=0.01)
-    assert power.detectable(0.0, 5, tuning=0.01) > power.detectable(0.0, 5) == 0.0
+    assert power.detectable([Noise(0.1, tuning=0.01)], 10_000) == pytest.approx(0.28, rel=0.01)
+    assert power.detectable([Noise(0.0, tuning=0.01)], 5) > power.detectable([Noise(0.0)], 5) == 0.0
 
 
 def test_the_report_says_how_small_a_difference_it_could_show():
@@ -125,8 +126,8 @@ def test_the_report_says_how_small_a_difference_it_could_show():
 
 
 def test_what_has_no_spread_shows_everything_and_one_seed_shows_nothing():
-    assert power.detectable(0.0, 5) == 0.0
-    assert power.detectable(0.1, 1) == math.inf
+    assert power.detectable([Noise(0.0)], 5) == 0.0
+    assert power.detectable([Noise(0.1)], 1) == math.inf
     assert power.spread([{0: 1.0, 1: 2.0}]) == power.spread([{0: 1.0}, {0: 2.0}]) == math.inf
     ratios = {0: 1.0, 1: math.exp(0.1), 2: math.exp(-0.3)}
     assert power.spread([dict.fromkeys(ratios, 3.0), ratios]) == pytest.approx(np.std([0, 0.1, -0.3], ddof=1))

@@ -51,7 +51,8 @@ def compare(**given: Any) -> None:
     except KeyboardInterrupt:
         console.print(f"Stopped. The same command resumes {folder}; finished runs are kept.")
         raise typer.Exit(130) from None
-    console.print(engine.report(results, folder), highlight=False)
+    verdict = engine.report(results, folder, per_task=options.per_task)
+    console.print(verdict.text if options.verbose else verdict.short, highlight=False)
     console.print(f"Report: {folder / 'report.html'}; numbers: {folder / engine.RESULTS}", highlight=False)
 
 
@@ -69,6 +70,8 @@ def report(
             help="Output folder. Default: the folder itself, or with --first-seed a new folder in it.",
         ),
     ] = None,
+    per_task: Annotated[bool, typer.Option("--per-task", help="Give verdicts on single tasks, too.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the whole report in the terminal.")] = False,
 ) -> None:
     """Rewrite the report of a comparison: after it was stopped, or for its added seeds alone.
 
@@ -85,7 +88,8 @@ def report(
     all_ = len(seeds) == len(found.plan.report_seeds)
     out = out or (folder if all_ else folder / f"seeds-from-{first_seed}")
     out.mkdir(parents=True, exist_ok=True)
-    console.print(engine.report(found.only(seeds=seeds), out, folder / engine.RESULTS), highlight=False)
+    verdict = engine.report(found.only(seeds=seeds), out, folder / engine.RESULTS, per_task=per_task)
+    console.print(verdict.text if verbose else verdict.short, highlight=False)
     console.print(f"Report: {out / 'report.html'}", highlight=False)
 
 

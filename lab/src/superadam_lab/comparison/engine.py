@@ -15,7 +15,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
@@ -33,6 +33,9 @@ from superadam_lab.runs.folders import environment
 from superadam_lab.runs.parallel import check_device
 from superadam_lab.tasks import own
 from superadam_lab.user_code import executing, own_code
+
+if TYPE_CHECKING:
+    from superadam_lab.comparison.verdict.words import Verdict
 
 __all__ = ["RESULTS", "carry_out", "compare", "place_of", "planned", "report", "to_reuse"]
 
@@ -64,7 +67,7 @@ def compare(tasks: Sequence[str] = (), methods: Sequence[str] | None = None, **o
     begun = time.monotonic()
     plan, folder, _ = planned(asked)
     results = carry_out(plan, folder, asked.storage, asked.jobs, reuse=to_reuse(asked), begun=begun)
-    report(results, folder)
+    report(results, folder, per_task=asked.per_task)
     return results
 
 
@@ -116,11 +119,11 @@ def _jobs(jobs: int | None) -> int:
     return (os.cpu_count() or 1) if jobs is None else jobs
 
 
-def report(results: Results, folder: Path, source: Path | None = None) -> str:
+def report(results: Results, folder: Path, source: Path | None = None, *, per_task: bool = False) -> Verdict:
     """Write report.html and report.md, and return the verdict. `source` is the results.json that they are of."""
     from superadam_lab.comparison.report import write  # scipy takes a second to import
 
-    return write(results, folder, source=source).text
+    return write(results, folder, source=source, per_task=per_task)
 
 
 def place_of(plan: Plan, out: str | Path | None) -> Path:

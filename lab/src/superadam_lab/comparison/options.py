@@ -63,6 +63,8 @@ class Options:
         tune: An option to tune for every method, with its bounds, on a logarithmic scale. lr is always tuned.
         sizes: Replace a size of the scale, such as batch=64.
         ablations: Add control methods that test other explanations of a difference.
+        per_task: Give verdicts on single tasks, too, corrected for all of them. The verdict on all tasks stays.
+        verbose: Print the whole report in the terminal, not just the verdict.
         task_file: Python file that defines tasks with superadam_lab.task.
         data_dir: Folder with the data, for tasks that need it.
         device: Device of every run, such as cpu or cuda.
@@ -99,6 +101,8 @@ class Options:
     )
     sizes: Mapping[str, Any] | None = _option(None, list[str] | None, "--size", read=value, metavar="KEY=VALUE")
     ablations: bool = _option(False, bool, "--ablations")
+    per_task: bool = _option(False, bool, "--per-task")
+    verbose: bool = _option(False, bool, "--verbose")
     task_file: str | Path | None = _option(None, Path | None)  # noqa: RUF009
     data_dir: str | Path | None = _option(None, Path | None)  # noqa: RUF009
     device: str = _option("cpu", str)

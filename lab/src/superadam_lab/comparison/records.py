@@ -98,7 +98,8 @@ class Plan:
     minutes: float | None = None
     """The time that trials and seeds were chosen for. When it is over, seeds that not all methods have are dropped."""
     forecast: dict[str, float] = dataclasses.field(default_factory=dict)
-    """By task: the least logarithm of a ratio that pilot runs said the comparison would detect, in 4 of 5 cases."""
+    """By place, the task or all tasks: the least logarithm of a ratio that pilot runs said the comparison would detect,
+    in 4 of 5 cases."""
     dropped: int = 0
     """Report seeds for which the minutes were not enough."""
     dimensions: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)

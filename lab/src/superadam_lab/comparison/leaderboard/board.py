@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from superadam_lab.comparison.records import Results
-from superadam_lab.comparison.statistics import chance, power
+from superadam_lab.comparison.statistics import power
 from superadam_lab.comparison.statistics.analysis import Statistics, TaskStatistics, analyse
 from superadam_lab.comparison.statistics.outcomes import TIMES
 from superadam_lab.comparison.statistics.ranking import profile, studentized
@@ -77,25 +77,25 @@ class Board:
     @classmethod
     def of(cls, results: Results) -> Board:
         """The board of what `merging.merged` returns."""
-        found = analyse(results)
-        said = judged(results, found)
+        found = analyse(results, per_task=True)
+        said = judged(found)
         rows = [_row(found, method, said) for method in found.methods]
         kept = [dataclasses.replace(row, composition=_composition(results, row.method)) for row in rows if row.cells]
         kept.sort(key=lambda row: (row.rank, row.method))
-        days, notes = results.environment["days"], [*_power(results, found), *results.environment["notes"]]
+        days, notes = results.environment["days"], [*_power(found), *results.environment["notes"]]
         when = " to ".join(dict.fromkeys([min(days), max(days)])) if days else ""
         return cls(found.baseline, list(found.tasks), kept, results.environment["made"], when, notes)
 
 
-def _power(results: Results, found: Statistics) -> list[str]:
+def _power(found: Statistics) -> list[str]:
     """Many comparisons on few seeds show large differences alone, which a column of dots does not say."""
     seeds = min((len(task.outcomes[found.baseline].runs) for task in found.tasks.values()), default=0)
-    least = power.shown(found, seeds, chance.of_differences(results, found))
-    if not least:
+    least = power.shown(found)
+    if not math.isfinite(least):
         return []
-    many = f"{found.family} comparisons and {count(seeds, 'seed')}"
-    often = f"{round(100 * power.POWER)} of 100 cases"
-    return [f"With {many}, a true difference of {power.listed(least)} is detected in {often}; smaller ones less often"]
+    many = f"{count(found.family, 'other method')} and {count(seeds, 'seed')}"
+    detected = f"a true difference of {power.percent(least)} on {power.where(list(found.tasks))} is detected"
+    return [f"With {many}, {detected} in {round(100 * power.POWER)} of 100 cases; smaller ones less often"]
 
 
 def score(times: Sequence[float]) -> float:

@@ -18,7 +18,6 @@ __all__ = ["page"]
 SIGNS = {
     "better": "▲",
     "worse": "▼",
-    "unsure": "·",
     "insufficient": "?",
     "lost": "✕",
     "same": "·",

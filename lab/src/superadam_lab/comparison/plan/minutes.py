@@ -14,7 +14,7 @@ from superadam_lab.comparison.plan.budgets import kept, rungs
 from superadam_lab.comparison.plan.jobs import Job, finished_seeds, judged
 from superadam_lab.comparison.plan.planning import Guard, unguarded
 from superadam_lab.comparison.records import Plan, Record, known
-from superadam_lab.comparison.statistics.power import FEWEST, POWER, detectable, percent, spread
+from superadam_lab.comparison.statistics.power import FEWEST, POWER, Noise, detectable, percent, spread, where
 from superadam_lab.comparison.verdict.cautions import count
 from superadam_lab.comparison.worker import ROWS, SPACING, run
 from superadam_lab.methods.specs import read
@@ -143,8 +143,9 @@ def fitted(plan: Plan, minutes: float, jobs: int, pilots: Pilots, spent: float =
                 "--minutes, fewer methods, a smaller --scale or --halving 3"
             )
     assert best is not None
-    finite = {task: least for task, least in forecast(best, pilots).items() if math.isfinite(least)}
-    return dataclasses.replace(best, forecast=finite)
+    known_least = forecast(best, pilots)
+    said = {where(best.tasks): known_least} if math.isfinite(known_least) else {}
+    return dataclasses.replace(best, forecast=said)
 
 
 def in_time(plan: Plan, records: Iterable[Record]) -> Plan | None:
@@ -159,22 +160,21 @@ def in_time(plan: Plan, records: Iterable[Record]) -> Plan | None:
     return dataclasses.replace(plan, report_seeds=seeds, dropped=plan.dropped + len(plan.report_seeds) - len(seeds))
 
 
-def forecast(plan: Plan, pilots: Pilots) -> dict[str, float]:
-    """By task, the smallest log ratio for which the comparison will give a verdict in 4 of 5 cases."""
-    family = len(plan.tasks) * (len(plan.methods) - 1) + (len(plan.methods) - 1 if len(plan.tasks) > 1 else 0)
-    found = {}
+def forecast(plan: Plan, pilots: Pilots) -> float:
+    """Return the smallest log ratio for which the comparison will give a verdict in 4 of 5 cases."""
+    noise = []
     for task in plan.tasks:
-        noise = spread(pilots[task, m].losses for m in plan.methods)
-        tuning = noise**2 * min(MOST_TUNING, TUNING * plan.trials) / max(1, len(plan.tuning_seeds))
-        found[task] = detectable(noise, len(plan.report_seeds), max(1, family), tuning)
-    return found
+        of_seeds = spread(pilots[task, m].losses for m in plan.methods)
+        tuning = of_seeds**2 * min(MOST_TUNING, TUNING * plan.trials) / max(1, len(plan.tuning_seeds))
+        noise.append(Noise(of_seeds, tuning))
+    return detectable(noise, len(plan.report_seeds), max(1, len(plan.methods) - 1))
 
 
 def said(plan: Plan) -> str:
-    """The forecast in words. If the pilot runs of a task vary too much, it says that no difference can be detected."""
-    shown = ", ".join(f"{percent(plan.forecast.get(task, math.inf))} on {task}" for task in plan.tasks)
+    """The forecast in words. If the pilot runs vary too much, it says that no difference can be detected."""
+    shown = percent(plan.forecast.get(where(plan.tasks), math.inf))
     return (
         f"{plan.minutes:g} minutes allow {plan.trials} trials and {len(plan.report_seeds)} seeds of every method. By "
-        f"the pilot runs, this detects differences of the final loss above {shown} "
+        f"the pilot runs, this detects differences of the final loss above {shown} on {where(plan.tasks)} "
         f"(in {round(100 * POWER)} of 100 cases)."
     )

@@ -15,8 +15,12 @@ from superadam_lab.disk import write_text
 __all__ = ["write"]
 
 
-def write(results: Results, folder: str | os.PathLike[str], *, source: Path | None = None) -> Verdict:
-    """Write report.html, report.md and results.json into the folder; return the text for the terminal.
+def write(
+    results: Results, folder: str | os.PathLike[str], *, source: Path | None = None, per_task: bool = False
+) -> Verdict:
+    """Write report.html, report.md and results.json into the folder; return the verdict.
+
+    With `per_task`, single tasks have verdicts, too.
 
     If the results.json in the folder is the `source` of these results, it is not written again, because a running
     comparison may have written a newer one. If it holds runs that are not in these results, an error is raised and
@@ -24,7 +28,7 @@ def write(results: Results, folder: str | os.PathLike[str], *, source: Path | No
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    found = analyse(results)
+    found = analyse(results, per_task=per_task)
     words = verdict(results, found)
     files = {"report.md": markdown(results, found, words), "report.html": page(results, found, words)}
     there = folder / "results.json"

@@ -13,7 +13,7 @@ from superadam_lab.comparison.statistics.power import FEWEST
 from superadam_lab.comparison.verdict.words import figure, interval, label, losses, multiple, probability
 from superadam_lab.methods.specs import near_one
 
-__all__ = ["Cell", "Line", "column", "lines", "made", "options", "reading", "subtitle", "title"]
+__all__ = ["Cell", "Line", "against", "column", "lines", "made", "options", "reading", "subtitle", "title"]
 
 WORDS = {"train": "training", "valid": "validation", "test": "test"}
 
@@ -58,13 +58,13 @@ SAID = (
 """Fields of the plan that have a text of their own."""
 EQUAL = {
     "epochs": "Separate runs in which every method sees the same number of batches, as in the paper. A method that "
-    "takes two gradients per batch gets twice as many gradients. p is corrected within this list.",
+    "takes two gradients per batch gets twice as many gradients. Intervals and p hold for this list.",
     "seconds": "Separate runs in which every method gets as many gradients as fit into the baseline's time, by the "
-    "median time of a gradient in tuning. Other machines and other load change this number. p is corrected within "
-    "this list.",
+    "median time of a gradient in tuning. Other machines and other load change this number. Intervals and p hold "
+    "for this list.",
 }
 """What is equal, in words."""
-AGAINST = ["final loss, against {}", "evaluations to target, ratio", "seconds to target, ratio", "p"]
+AGAINST = ["final loss, against {}", "evaluations to target, ratio", "seconds to target, ratio"]
 
 
 def title(results: Results) -> str:
@@ -92,19 +92,26 @@ def options(values: dict[str, Any]) -> str:
     return ", ".join(f"{k} = {f'{v:.3g}' if isinstance(v, float) else v}" for k, v in values.items())
 
 
+def against(found: Statistics, task: TaskStatistics) -> list[str]:
+    """The columns of a task's table that compare with the baseline."""
+    heads = [head.format(label(found.baseline)) for head in AGAINST]
+    return [*heads, "p"] if any(c.judged for c in task.comparisons.values()) else heads
+
+
 def lines(found: Statistics, task: TaskStatistics) -> list[Line]:
     """The table of a task, the baseline first."""
-    made = []
+    made, width = [], len(against(found, task))
     for m in found.methods:
         outcome = task.outcomes[m]
         if not outcome.runs:
             continue
         ends, bests = zip(*(outcome.summary(name) for name in task.names), strict=True) if task.names else ((), ())
         runs = f"{outcome.finished} of {len(outcome.runs)}"
-        against = _against(task.comparisons.get(m))
+        cells = _against(task.comparisons.get(m))
+        cells += [Cell("")] * (width - len(cells))
         trials = task.trials[m]
         near = f"{trials.near} of {len(trials.points)} trials within 10 %" if trials.points else ""
-        made.append(Line(m, Cell(options(outcome.options), near), runs, _cells(ends), _cells(bests), against))
+        made.append(Line(m, Cell(options(outcome.options), near), runs, _cells(ends), _cells(bests), cells))
     return made
 
 
@@ -120,7 +127,7 @@ def _cell(e: Estimate) -> Cell:
 
 def _against(c: Comparison | None) -> list[Cell]:
     if c is None or c.n == 0:
-        return [Cell("")] * len(AGAINST)
+        return []
     value, _, ends = losses(c).partition(" (") if c.finals.n else ("–", "", "")
     cells = [Cell(value, ends.rstrip(")"))]
     for axis in ("gradient_evaluations", "seconds"):
@@ -130,7 +137,7 @@ def _against(c: Comparison | None) -> list[Cell]:
             continue
         value, _, ends = interval(ratio.estimate).partition(" (")
         cells.append(Cell(f"{value} ({ratio.reached} of {ratio.runs})", ends.rstrip(")")))
-    return [*cells, Cell("–" if math.isnan(c.p) else figure(c.p, 2))]
+    return [*cells, Cell(figure(c.p, 2))] if c.judged else cells
 
 
 def made(results: Results) -> dict[str, str]:
@@ -214,25 +221,24 @@ def reading(found: Statistics) -> list[str]:
         f"takes the ratio of a method's loss to {theirs}'s loss with the same seed, and the geometric mean of these "
         "ratios over the seeds. Over several tasks, the ratio of a seed is the geometric mean over the tasks, so "
         "every task has the same weight.",
-        "“Better” and “worse” need a p below 0.05. p comes from Student's test of the logarithms of the ratios; a "
-        "rank test of five seeds cannot reach 0.05. Holm's method corrects p for the number of comparisons in this "
-        f"report, {found.family}: if no method differed from {theirs}, 19 of 20 such reports would show no "
-        "difference. “No significant difference” does not mean that there is none; the interval says how large it "
-        "could be.",
+        "“Better” and “worse” need an interval without 0 %, which is the same as a p below 0.05: both come from one "
+        "procedure. A method's mean log ratio over tasks and seeds is divided by its standard error. Random data with "
+        "the variances of these runs and half of their correlations, drawn 3,999 times, show how large the largest of "
+        f"these numbers gets if no method differs. So the intervals of the verdict hold for all {found.family} "
+        "comparisons at once in 95 of 100 studies. “No significant difference” does not mean that there is none; the "
+        "interval says how large it could be.",
         f"“Not enough to tell” means one of two things. Either there are fewer than {FEWEST} seeds. Or the best "
         "learning rate is the lowest or highest that was tried, so a better one may lie beyond it. If it is "
         f"{theirs}'s, no method is called better or without a difference. If it is the method's own, the method is not "
         "called worse or without a difference. It can be called better: a better learning rate would only add to "
         "that. Other options at the edge of their range, such as betas.1, are noted and do not prevent a verdict, "
         "because whoever chose the method chose that range.",
-        "p and the intervals take the tuned options as given. The choice of these options is noisy, too, above all "
-        "with one tuning seed: of two equally good methods, one can get the better options. So “better” and “worse” "
-        "also have to hold after the variance of tuning is added to the variance over seeds. This variance is "
-        "simulated: the report adds noise like that of these runs to the losses of the trials, and looks at which "
-        "trial is then the best, 2,000 times.",
-        "An interval covers the true value in about 95 of 100 studies like this one. Each end is the wider one of "
-        "Student's interval and the paired bootstrap; with five seeds, the bootstrap alone is too narrow. The "
-        "intervals are not corrected for the number of comparisons: one in twenty misses the true value.",
+        "The choice of the tuned options is noisy, too, above all with one tuning seed: of two equally good methods, "
+        "one can get the better options. Intervals and p include this noise. It is simulated: the report adds noise "
+        "like that of these runs to the losses of the trials, and looks at which trial is then the best, 2,000 times.",
+        "Intervals of single tasks are not corrected for their number: one in twenty misses the true value. With "
+        "--per-task, single tasks have verdicts, too, and their intervals hold for all of them at once. Intervals of "
+        "times to the target are the wider one, at each end, of Student's interval and the paired bootstrap.",
         "A run is lost if it diverged or failed. Ratios use the seeds on which neither run was lost. A method that "
         f"lost more runs than {theirs} is never called better; one that lost fewer is never called worse.",
         f"The target is the median final loss of {theirs}. Up to half of {theirs}'s own runs miss it. The time to "

@@ -48,8 +48,7 @@ def _groups(words: Verdict, findings: list[Finding]) -> list[str]:
 
 
 def _table(found: Statistics, task: TaskStatistics) -> str:
-    against = [head.format(label(found.baseline)) for head in facts.AGAINST]
-    heads = ["method", *map(facts.column, task.names), *against, "finished", "tuned options"]
+    heads = ["method", *map(facts.column, task.names), *facts.against(found, task), "finished", "tuned options"]
     rows = [heads, ["---"] * len(heads)]
     for line in facts.lines(found, task):
         cells = [*line.end, *line.against, facts.Cell(line.runs), line.chosen]

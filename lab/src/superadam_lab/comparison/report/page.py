@@ -78,9 +78,8 @@ def _groups(words: Verdict, findings: list[Finding]) -> str:
 
 
 def _table(found: Statistics, task: TaskStatistics) -> str:
-    theirs = label(found.baseline)
     names = [facts.column(name) for name in task.names]
-    heads = ["method", *names, *(h.format(theirs) for h in facts.AGAINST), "finished", "tuned options"]
+    heads = ["method", *names, *facts.against(found, task), "finished", "tuned options"]
     rows = []
     for line in facts.lines(found, task):
         cells = [_td(c, "at-end") for c in line.end] + [_td(c, "at-best") for c in line.best]

@@ -12,10 +12,12 @@ from superadam_lab.comparison.verdict.words import label
 
 __all__ = ["citation", "paragraph"]
 
-CHANCE_OF_TUNING = (
-    "These p-values take the tuned options as given. We call a difference better or worse only if its p-value is also "
-    "below 0.05 with the variance of tuning added: the variance of the final loss under repeated tuning, simulated by "
-    "noise like that of the runs on the losses of the trials."
+PROCEDURE = (
+    "We report geometric means of the ratios of final losses, paired by seed, with simultaneous 95 % intervals and "
+    "corrected p-values from one procedure: the largest studentised mean of {n} comparisons, by 3,999 draws of normal "
+    "data with the variances of the runs and half of their correlations. The variance includes that of tuning: the "
+    "variance of the final loss under repeated tuning, simulated by noise like that of the runs on the losses of the "
+    "trials."
 )
 
 
@@ -41,10 +43,7 @@ def paragraph(results: Results, found: Statistics) -> str:
         if budgets
         else f"The best options were then run with {n} other seeds.",
         _other_budgets(results),
-        "We report geometric means of the ratios of final losses, paired by seed, with 95 % intervals (at each end the "
-        "wider one of Student's interval and the paired bootstrap), and p-values of Student's test of the logarithms, "
-        f"corrected by Holm's method for {found.family} comparisons.",
-        CHANCE_OF_TUNING,
+        PROCEDURE.format(n=found.family),
         f"Versions: {versions}." if versions else "",
     ]
     return " ".join(part for part in parts if part)

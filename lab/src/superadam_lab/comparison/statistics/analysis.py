@@ -1,8 +1,9 @@
 """The statistics of a comparison: each method against the baseline, on each task and on all of them.
 
-The criterion is the ratio of validation losses at the end of equal budgets, paired by seed. `intervals.paired` and
-`intervals.evidence` use its logarithm, corrected by Holm's method over all comparisons of the study. Evaluations and
-seconds to the median final loss of the baseline are reported as well.
+The criterion is the ratio of validation losses at the end of equal budgets, paired by seed. Each method is judged on
+all tasks together by its logarithm, with the noise of seeds and of tuning (`simultaneous`). Single tasks have an
+interval, and a verdict only if it is asked for. Evaluations and seconds to the median final loss of the baseline are
+reported as well.
 """
 
 from __future__ import annotations
@@ -15,16 +16,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from superadam_lab.comparison.records import Results, criterion
-from superadam_lab.comparison.statistics.intervals import (
-    LEVEL,
-    NOTHING,
-    Estimate,
-    Evidence,
-    evidence,
-    holm,
-    log_ratio,
-    paired,
-)
+from superadam_lab.comparison.statistics import chance, simultaneous
+from superadam_lab.comparison.statistics.intervals import LEVEL, NOTHING, Estimate, log_ratio, mean, paired
 from superadam_lab.comparison.statistics.outcomes import TIMES, Outcome, columns
 from superadam_lab.comparison.statistics.ranking import Ranks, profile, ranks_of
 from superadam_lab.comparison.statistics.tuning import Trials, trials_of
@@ -67,11 +60,16 @@ class Comparison:
     lost_baseline: int
     n: int
     times: dict[str, Ratio]
-    evidence: Evidence | None = None
-    error: float = math.nan
-    """The standard error of the mean that `finals` is of: over seeds, with the options that tuning has chosen."""
     p: float = math.nan
-    """Corrected."""
+    """Corrected, from the same procedure as the interval of `finals`; NaN where no verdict was asked for."""
+
+    error: float = math.nan
+    """The standard error of the mean difference, or of its logarithm."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether this is a comparison of the verdict, whose interval holds at once with those of all others."""
+        return not math.isnan(self.p)
 
     @property
     def outcome(self) -> Literal["better", "worse", "lost", "same"]:
@@ -80,7 +78,7 @@ class Comparison:
         A method that lost more runs than the baseline is not "better", and one that lost fewer is not "worse", because
         the remaining seeds are a selection. More lost runs are reported separately.
         """
-        sign = self.evidence.sign if self.evidence is not None and self.p < ALPHA else 0
+        sign = np.sign(self.finals.value - (1.0 if self.relative else 0.0)) if self.p < ALPHA else 0.0
         more = self.lost - self.lost_baseline
         if sign < 0 and more <= 0:
             return "better"
@@ -101,6 +99,8 @@ class TaskStatistics:
     outcomes: Outcomes
     comparisons: dict[str, Comparison]
     trials: dict[str, Trials]
+    tuning: dict[str, float]
+    """By method, the variance that another tuning would add to the logarithm of its loss."""
 
 
 @dataclasses.dataclass
@@ -114,28 +114,44 @@ class Statistics:
     ranks: Ranks
     profiles: dict[str, dict[str, list[float]]]
     """For evaluations and seconds, by method: the factors by which the best of all was faster, by task and seed."""
-    family: int
-    """The number of comparisons that are corrected for."""
+    per_task: bool
+    """Whether single tasks have verdicts, too, corrected for all of them."""
+
+    @property
+    def verdict(self) -> dict[str, Comparison]:
+        """The comparisons of the verdict: over all tasks, or on the only one."""
+        return self.overall if len(self.tasks) != 1 else next(iter(self.tasks.values())).comparisons
+
+    @property
+    def family(self) -> int:
+        """The number of comparisons of the verdict, which are corrected for."""
+        return len(self.verdict)
 
 
-def analyse(results: Results) -> Statistics:
-    """The statistics of a study, which may be unfinished."""
+def analyse(results: Results, *, per_task: bool = False) -> Statistics:
+    """The statistics of a study, which may be unfinished. `per_task` gives verdicts on single tasks, too."""
     baseline, methods = results.plan.baseline, _methods(results)
     tasks = {name: _task(results, name, methods) for name in _tasks(results)}
     pairs = {name: _pairs(task, baseline) for name, task in tasks.items()}
     overall = {}
     for name, task in tasks.items():
-        task.comparisons = {m: _compare(m, [pairs[name][m]]) for m in methods if m in pairs[name]}
+        task.comparisons = {m: _compare(m, [pairs[name][m]], [task], baseline) for m in methods if m in pairs[name]}
     if len(tasks) > 1:
         every = {m: [pairs[t][m] for t in tasks if m in pairs[t]] for m in methods}
         complete = {m: found for m, found in every.items() if len(found) == len(tasks)}
-        overall = {m: _compare(m, found) for m, found in complete.items() if all(t.relative for t in found)}
-    family = [c for t in tasks.values() for c in t.comparisons.values()] + list(overall.values())
-    tested = [c for c in family if c.evidence is not None]
-    for c, p in zip(tested, holm([c.evidence.p for c in tested if c.evidence]), strict=True):
-        c.p = p
+        relative = {m: found for m, found in complete.items() if all(t.relative for t in found)}
+        overall = {m: _compare(m, found, list(tasks.values()), baseline) for m, found in relative.items()}
+    ranks = ranks_of(list(tasks.values()), methods)
     profiles = {axis: profile(list(tasks.values()), methods, axis) for axis in TIMES}
-    return Statistics(baseline, methods, tasks, overall, ranks_of(list(tasks.values()), methods), profiles, len(tested))
+    made = Statistics(baseline, methods, tasks, overall, ranks, profiles, per_task or len(tasks) == 1)
+    if main := made.verdict:
+        tables = [_differences(pairs[name], list(main), task, baseline) for name, task in tasks.items()]
+        _judge(main, simultaneous.together(tables))
+    if per_task and len(tasks) > 1:
+        tables = [_differences(pairs[t.name], list(t.comparisons), t, baseline) for t in tasks.values()]
+        for task, found in zip(tasks.values(), simultaneous.each(tables), strict=True):
+            _judge(task.comparisons, found)
+    return made
 
 
 def _tasks(results: Results) -> list[str]:
@@ -161,7 +177,7 @@ def _task(results: Results, name: str, methods: list[str]) -> TaskStatistics:
     tuned = {m: [r for r in records if r.method == m and r.phase == "tune"] for m in methods}
     chosen = {m: next((r.trial for r in o.runs.values()), None) for m, o in outcomes.items()}
     trials = {m: trials_of(tuned[m], by, list(results.plan.space_of(m)), chosen[m]) for m in methods}
-    return TaskStatistics(name, names, by, target, outcomes, {}, trials)
+    return TaskStatistics(name, names, by, target, outcomes, {}, trials, chance.variances(results, name, outcomes))
 
 
 # ------------------------------------------------------------------------------------------------ pairs
@@ -183,6 +199,11 @@ class Pairs:
         if math.isinf(a) or math.isinf(b):
             return math.inf
         return log_ratio(a, b) if self.relative else a - b
+
+    @property
+    def finite(self) -> list[float]:
+        """The differences on the seeds on which neither run is lost."""
+        return [d for d in map(self.difference, self.ours) if math.isfinite(d)]
 
 
 def _pairs(task: TaskStatistics, baseline: str) -> dict[str, Pairs]:
@@ -227,24 +248,40 @@ def _log_ratio(top: float, bottom: float) -> float:
     return log_ratio(max(top, 1e-9), max(bottom, 1e-9)) if math.isfinite(top) and math.isfinite(bottom) else math.inf
 
 
-def _compare(method: str, tasks: list[Pairs]) -> Comparison:
-    """Compare on one task, or, for each seed, on the mean over tasks."""
+def _compare(method: str, tasks: list[Pairs], found: list[TaskStatistics], baseline: str) -> Comparison:
+    """Compare on one task, or on the mean over tasks. The interval of one task is one by itself."""
     seeds = [s for s in tasks[0].ours if all(s in t.ours for t in tasks)]
     ours, theirs = ([sum(getattr(t, side)[s] for t in tasks) for s in seeds] for side in ("ours", "theirs"))
-    differences = [_mean([t.difference(s) for t in tasks]) for s in seeds]
-    both = [d for d in differences if math.isfinite(d)]
     relative = tasks[0].relative
-    finals = paired(both)
+    finals = NOTHING
+    if len(tasks) == 1:
+        finals = mean(tasks[0].finite, found[0].tuning[method] + found[0].tuning[baseline] if relative else 0.0)
     times = {}
     for axis in TIMES:
         if all(axis in t.times for t in tasks):
             times[axis] = _ratio([t.times[axis] for t in tasks], [t.reached[axis] for t in tasks], seeds)
     lost, lost_theirs = (sum(math.isinf(v) for v in side) for side in (ours, theirs))
-    made = Comparison(method, finals.exp() if relative else finals, relative, lost, lost_theirs, len(seeds), times)
-    made.evidence = evidence(both)
-    if len(both) > 1:
-        made.error = float(np.std(both, ddof=1)) / math.sqrt(len(both))
-    return made
+    return Comparison(method, finals.exp() if relative else finals, relative, lost, lost_theirs, len(seeds), times)
+
+
+def _differences(
+    pairs: dict[str, Pairs], methods: list[str], task: TaskStatistics, baseline: str
+) -> simultaneous.Differences:
+    """The table of a task for the verdict."""
+    seeds = sorted({s for m in methods for s in pairs[m].ours})
+    values = np.full((len(seeds), len(methods)), math.nan)
+    for j, m in enumerate(methods):
+        for i, s in enumerate(seeds):
+            if s in pairs[m].ours and math.isfinite(d := pairs[m].difference(s)):
+                values[i, j] = d
+    relative = all(pairs[m].relative for m in methods)
+    tuning = np.array([task.tuning[m] if relative else 0.0 for m in methods])
+    return simultaneous.Differences(values, tuning, task.tuning[baseline] if relative else 0.0)
+
+
+def _judge(comparisons: dict[str, Comparison], found: list[simultaneous.Judged]) -> None:
+    for c, (estimate, p, error) in zip(comparisons.values(), found, strict=True):
+        c.finals, c.p, c.error = estimate.exp() if c.relative else estimate, p, error
 
 
 def _ratio(tasks: list[tuple[BySeed, BySeed]], reached: list[tuple[int, int]], seeds: Sequence[int]) -> Ratio:

@@ -1,4 +1,4 @@
-"""Intervals and tests that hold with a handful of seeds."""
+"""Intervals that hold with a handful of seeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-__all__ = ["Estimate", "Evidence", "evidence", "holm", "log_ratio", "mean", "paired", "student_p"]
+__all__ = ["LEVEL", "NOTHING", "Estimate", "log_ratio", "mean", "paired"]
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -36,8 +36,8 @@ class Estimate(NamedTuple):
 NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 
-def mean(values: Sequence[float]) -> Estimate:
-    """The mean with Student's interval.
+def mean(values: Sequence[float], variance: float = 0.0) -> Estimate:
+    """The mean with Student's interval. `variance` is what else the mean varies by.
 
     >>> "{:.3f} ({:.3f} to {:.3f}), n = {}".format(*mean([1.0, 2.0, 3.0]))
     '2.000 (-0.484 to 4.484), n = 3'
@@ -49,7 +49,7 @@ def mean(values: Sequence[float]) -> Estimate:
     m = float(x.mean())
     if n == 1:
         return Estimate(m, math.nan, math.nan, 1)
-    half = _quantile(n - 1) * float(x.std(ddof=1)) / math.sqrt(n)
+    half = _quantile(n - 1) * math.sqrt(float(x.var(ddof=1)) / n + variance)
     return Estimate(m, m - half, m + half, n)
 
 
@@ -91,49 +91,6 @@ def log_ratio(a: float, b: float) -> float:
     '-1381.6'
     """
     return math.log1p((a - b) / b) if b / 2 < a < b * 2 else math.log(a) - math.log(b)
-
-
-class Evidence(NamedTuple):
-    """p: the probability of a difference this large if there were none; and its sign: -1 means lower than the
-    baseline."""
-
-    p: float
-    sign: int
-
-
-def evidence(differences: Sequence[float]) -> Evidence | None:
-    """Student's test of paired differences, two-sided; None if there are fewer than two.
-
-    Rank tests and sign flips of five pairs have no p below 1/16, so they could never be significant.
-    """
-    if len(differences) < 2:
-        return None
-    interval = paired(differences)
-    p = student_p(differences)
-    # Where the bootstrap's end is on the other side of 0, the normal distribution is not to be trusted.
-    return Evidence(max(p, 1 - LEVEL) if interval.low <= 0 <= interval.high else p, int(np.sign(interval.value)))
-
-
-def student_p(differences: Sequence[float]) -> float:
-    """The two-sided p of Student's test for mean 0."""
-    x = np.asarray(differences, dtype=np.float64)
-    spread = float(x.std(ddof=1))
-    if spread == 0.0:
-        return 1.0 if x[0] == 0.0 else 0.0
-    return float(2 * stats.t.sf(abs(float(x.mean())) * math.sqrt(len(x)) / spread, len(x) - 1))
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """p-values corrected for their number (Holm, Scand. J. Statist. 6, 1979): at most 5 of 100 families have an error.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    corrected, most = [0.0] * len(ps), 0.0
-    for i, k in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        most = max(most, min(1.0, ps[k] * (len(ps) - i)))
-        corrected[k] = most
-    return corrected
 
 
 @cache

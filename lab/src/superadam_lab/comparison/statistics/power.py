@@ -3,47 +3,60 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy import optimize, stats
 
-from superadam_lab.comparison.statistics.analysis import Statistics
 from superadam_lab.comparison.statistics.intervals import LEVEL
 
-__all__ = ["FEWEST", "POWER", "detectable", "listed", "percent", "shown", "spread", "statement"]
+if TYPE_CHECKING:
+    from superadam_lab.comparison.statistics.analysis import Statistics
+
+__all__ = ["FEWEST", "POWER", "Noise", "detectable", "percent", "shown", "spread", "statement", "where"]
 
 FEWEST = 3  # seeds: fewer are not enough for a verdict
 POWER = 0.8
 MOST = 50.0  # of a logarithm: what is more cannot be shown
 
 
-def detectable(spread: float, seeds: int, family: int = 1, tuning: float = 0.0) -> float:
-    """The smallest log ratio that is detected in 4 of 5 comparisons, by Student's paired test at 0.05/family.
+class Noise(NamedTuple):
+    """The noise of a task: the standard deviation of the difference of two methods on one seed, and the variance that
+    tuning adds to the mean difference."""
 
-    `spread` is the standard deviation of the difference on one seed, `tuning` the variance that tuning adds to the mean
-    difference. More seeds do not reduce it. Holm's method starts at 0.05/family, so if there are other true
-    differences, smaller ones can be detected.
+    spread: float
+    tuning: float = 0.0
 
-    >>> round(detectable(0.1, 5), 3), round(detectable(0.1, 5, family=10), 3), round(detectable(0.1, 20), 3)
-    (0.168, 0.316, 0.066)
+
+def detectable(tasks: Sequence[Noise], seeds: int, family: int = 1) -> float:
+    """Return the smallest log ratio over all tasks that is detected in 4 of 5 comparisons of `family` methods.
+
+    Student's test at 0.05/family stands for the verdict's procedure, which detects a little more. More seeds do not
+    reduce the variance of tuning.
+
+    >>> one = [Noise(0.1)]
+    >>> round(detectable(one, 5), 3), round(detectable(one, 5, family=10), 3), round(detectable(one * 2, 5), 3)
+    (0.168, 0.316, 0.1)
     """
-    if seeds < 2 or not spread < math.inf:
+    if seeds < 2 or not all(task.spread < math.inf for task in tasks):
         return math.inf
-    spread = math.sqrt(spread**2 + seeds * tuning)
-    if spread == 0:
+    squares = [task.spread**2 / seeds for task in tasks]
+    error = math.sqrt(sum(squares) + sum(task.tuning for task in tasks)) / len(tasks)
+    if error == 0:
         return 0.0
-    critical = float(stats.t.isf((1 - LEVEL) / (2 * family), seeds - 1))
+    degrees = (seeds - 1) * (sum(squares) ** 2 / sum(s**2 for s in squares) if any(squares) else 1)
+    critical = float(stats.t.isf((1 - LEVEL) / (2 * family), degrees))
 
     def lack(shift: float) -> float:
-        return float(stats.nct.sf(critical, seeds - 1, shift)) - POWER
+        return float(stats.nct.sf(critical, degrees, shift)) - POWER
 
     high = 1.0
     while lack(high) < 0:
         high *= 2
-        if high * spread / math.sqrt(seeds) > MOST:
+        if high * error > MOST:
             return math.inf
-    return float(optimize.brentq(lack, 0.0, high)) * spread / math.sqrt(seeds)
+    return float(optimize.brentq(lack, 0.0, high)) * error
 
 
 def spread(losses: Iterable[Mapping[int, float]]) -> float:
@@ -74,7 +87,7 @@ def percent(logarithm: float) -> str:
     >>> percent(0.0392), percent(0.7), percent(4.0), percent(math.inf)
     ('4.0 %', '101 %', '55-fold', 'any size')
     """
-    if not math.isfinite(logarithm):
+    if not logarithm < MOST:
         return "any size"
     share = 100 * math.expm1(logarithm)
     if share >= 1000:
@@ -82,29 +95,34 @@ def percent(logarithm: float) -> str:
     return f"{share:.{1 if share < 10 else 0}f} %"
 
 
-def shown(found: Statistics, seeds: int, tuning: Mapping[str, float]) -> dict[str, float]:
-    """By task, the smallest log ratio for which such runs give a verdict in 4 of 5 cases, if it is known.
+def shown(found: Statistics) -> float:
+    """Return the smallest log ratio for which such runs give a verdict in 4 of 5 cases; infinite if it is unknown.
 
-    `tuning` is, by task, the variance that tuning adds to a difference.
+    It is that of the method in the middle, by the width of its interval.
     """
-    found_by_task = {
-        name: detectable(spread(o.finals for o in task.outcomes.values()), seeds, max(1, found.family), tuning[name])
-        for name, task in found.tasks.items()
-    }
-    return {name: least for name, least in found_by_task.items() if math.isfinite(least)}
+    shift = float(stats.norm.ppf(POWER))
+    judged = [c for c in found.verdict.values() if c.judged and c.relative]
+    needed = [math.log(c.finals.high / c.finals.value) + shift * c.error for c in judged if c.finals.value > 0]
+    return float(np.median(needed)) if needed else math.inf
 
 
-def statement(least: Mapping[str, float], seeds: int, forecast: Mapping[str, float]) -> str:
-    """A sentence about the differences that the runs could detect, and about the forecast; empty if unknown."""
-    if not least:
+def statement(least: float, seeds: int, tasks: Sequence[str], forecast: Mapping[str, float]) -> str:
+    """A sentence about the difference that the runs could detect, and about the forecast; empty if unknown."""
+    if not math.isfinite(least):
         return ""
-    before = f" The forecast before the runs was {listed(forecast)}." if forecast else ""
+    said = ", ".join(f"{percent(d)} on {place}" for place, d in forecast.items())
+    before = f" The forecast before the runs was {said}." if forecast else ""
+    often = f"{round(100 * POWER)} of 100 comparisons"
     return (
-        f"Power: with {seeds} seeds and this spread of losses, a true difference of {listed(least)} is detected in "
-        f"{round(100 * POWER)} of 100 comparisons. Smaller differences are missed more often.{before}"
+        f"Power: with {seeds} seeds and this spread of losses, a true difference of {percent(least)} on {where(tasks)} "
+        f"is detected in {often}. Smaller differences are missed more often.{before}"
     )
 
 
-def listed(least: Mapping[str, float]) -> str:
-    """By task, in a sentence."""
-    return ", ".join(f"{percent(d)} on {name}" for name, d in least.items())
+def where(tasks: Sequence[str]) -> str:
+    """Name the tasks of the verdict in a sentence.
+
+    >>> where(["digits-mlp"]), where(["digits-mlp", "ratings"])
+    ('digits-mlp', 'these 2 tasks together')
+    """
+    return tasks[0] if len(tasks) == 1 else f"these {len(tasks)} tasks together"

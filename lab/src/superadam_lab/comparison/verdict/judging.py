@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from superadam_lab.comparison.records import Results
 from superadam_lab.comparison.statistics.analysis import Comparison, Statistics, TaskStatistics
-from superadam_lab.comparison.statistics.chance import unsure
 from superadam_lab.comparison.statistics.power import FEWEST
 from superadam_lab.methods.by_name import label
 
 __all__ = ["OUTCOMES", "SIDES", "Judgement", "judged"]
 
-OUTCOMES = ("better", "worse", "unsure", "insufficient", "lost", "same", "none")
+OUTCOMES = ("better", "worse", "insufficient", "lost", "same", "shown", "none")
 SIDES = {"lowest": "below", "highest": "above"}
 
 
 class Judgement(NamedTuple):
     """The outcome of a method.
 
-    `outcome` is one of `OUTCOMES`: significantly "better" or "worse"; "unsure", if repeating the tuning could undo the
-    difference; "insufficient", if there are too few seeds or a learning rate was not tried far enough; "lost", with
-    more runs that diverged or failed than the baseline; "same" without a significant difference; "none" without runs.
+    `outcome` is one of `OUTCOMES`: significantly "better" or "worse"; "insufficient", if there are too few seeds or a
+    learning rate was not tried far enough; "lost", with more runs that diverged or failed than the baseline; "same"
+    without a significant difference; "shown" on a single task that no verdict was asked for; "none" without runs.
     `needs` says what would be sufficient.
     """
 
@@ -29,7 +27,7 @@ class Judgement(NamedTuple):
     needs: tuple[str, ...] = ()
 
 
-def judged(results: Results, found: Statistics) -> dict[str | None, dict[str, Judgement]]:
+def judged(found: Statistics) -> dict[str | None, dict[str, Judgement]]:
     """By task, and for None over all tasks: the outcome of each method except the baseline.
 
     Fewer than three seeds are not enough. If a best learning rate is the lowest or highest that was tried, a better one
@@ -38,27 +36,28 @@ def judged(results: Results, found: Statistics) -> dict[str | None, dict[str, Ju
     difference. Other tuned options have a range that their author chose: at its edge they cause a caution, but do not
     prevent a verdict.
     """
-    doubts = unsure(results, found)
     said: dict[str | None, dict[str, Judgement]] = {}
     for name, comparisons in [(None, found.overall), *((t.name, t.comparisons) for t in found.tasks.values())]:
         tasks = [found.tasks[name]] if name is not None else list(found.tasks.values())
         said[name] = {
-            m: _judged(comparisons.get(m), tasks, found.baseline, m in doubts[name])
+            m: _judged(comparisons.get(m), tasks, found.baseline, found.per_task or name is None)
             for m in found.methods
             if m != found.baseline
         }
     return said
 
 
-def _judged(c: Comparison | None, tasks: list[TaskStatistics], baseline: str, doubtful: bool) -> Judgement:
+def _judged(c: Comparison | None, tasks: list[TaskStatistics], baseline: str, asked: bool) -> Judgement:
     if c is None or c.n == 0:
         return Judgement("none")
+    if not asked:
+        return Judgement("shown")
     if needs := _seeds(c):
         return Judgement("insufficient", (needs,))
     open_ended = {"better": [baseline], "same": [baseline, c.method]}.get(c.outcome, [c.method])
     if rates := tuple(need for t in tasks for m in open_ended for need in _rates(t, m, len(tasks))):
         return Judgement("insufficient", rates)
-    return Judgement("unsure" if doubtful else c.outcome)
+    return Judgement(c.outcome)
 
 
 def _seeds(c: Comparison) -> str:

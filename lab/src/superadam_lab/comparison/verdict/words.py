@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 from superadam_lab.comparison.records import Results
-from superadam_lab.comparison.statistics import chance, power
+from superadam_lab.comparison.statistics import power
 from superadam_lab.comparison.statistics.analysis import Comparison, Ratio, Statistics, analyse
 from superadam_lab.comparison.statistics.intervals import Estimate
 from superadam_lab.comparison.verdict.cautions import cautions_of, count, listed
@@ -29,10 +30,6 @@ __all__ = [
 PHRASES = {
     "better": ("{names} {are} better than {against}", "{names} {are} better"),
     "worse": ("{names} {are} worse than {against}", "{names} {are} worse"),
-    "unsure": (
-        "{names} {differ} from {against} by no more than re-tuning could change",
-        "{names} {differ} by no more than re-tuning could change",
-    ),
     "lost": (
         "{names} had more diverged or failed runs than {against}",
         "{names} had more diverged or failed runs",
@@ -40,11 +37,6 @@ PHRASES = {
     "same": ("No significant difference from {against} for {names}", "no significant difference for {names}"),
 }
 """Parts of the headline. The first part names the baseline and the tasks."""
-_TUNING = (
-    "p and the intervals take the tuned options as given. With the noise of these runs, tuning on {seeds} could have "
-    "chosen other options. With this uncertainty added, some differences are not significant; more --tuning-seeds "
-    "would tell."
-)
 MOST_NEEDS = 3  # that the headline repeats
 WORDS = {"valid_loss": "validation loss", "train_loss": "training loss"}
 
@@ -82,6 +74,8 @@ class Verdict:
     """For which methods the runs are not enough to tell, and what would be; empty if the headline says it."""
     decided: bool = True
     """Whether the headline is a verdict on some method."""
+    short: str = ""
+    """The verdict in at most 14 lines: who is better, a table, what could not be told."""
 
     @property
     def text(self) -> str:
@@ -110,9 +104,9 @@ class Verdict:
 
 
 def verdict(results: Results, found: Statistics | None = None) -> Verdict:
-    """The verdict in words. Pass `statistics` if they are already computed."""
+    """The verdict in words. Pass the statistics if they are already computed."""
     found = found or analyse(results)
-    said = judged(results, found)
+    said = judged(found)
     tasks = {name: _findings(found, task.comparisons, said[name]) for name, task in found.tasks.items()}
     findings = _findings(found, found.overall, said[None]) if len(tasks) > 1 else next(iter(tasks.values()), [])
     n = len(results.plan.report_seeds)
@@ -120,18 +114,17 @@ def verdict(results: Results, found: Statistics | None = None) -> Verdict:
     headings = {
         "better": f"Better than {theirs}",
         "worse": f"Worse than {theirs}",
-        "unsure": f"Different from {theirs}, but by no more than re-tuning could change",
         "insufficient": "Not enough to tell",
         "lost": f"More diverged or failed runs than {theirs}, no other significant difference",
         "same": f"No significant difference from {theirs} ({count(n, 'seed')})",
+        "shown": f"Against {theirs} on this task, each interval by itself; --per-task asks for verdicts",
         "none": f"Not compared: no runs with the same seeds as {theirs}",
     }
     if not all(c.relative for task in found.tasks.values() for c in task.comparisons.values()) and len(tasks) > 1:
         headings["none"] = "Not compared on all tasks together: losses that are not positive have no ratio"
     budgets = {str(b): verdict(results.under(b)).findings for b in results.budgets if b != "gradients"}
     cautions = cautions_of(results, found)
-    if any(f.outcome == "unsure" for group in (findings, *tasks.values()) for f in group):
-        cautions.append(_TUNING.format(seeds=count(len(results.plan.tuning_seeds), "seed")))
+    least = power.shown(found)
     headline, undecided = _headline(found, findings), _undecided(found, findings, said[_place(found)])
     return Verdict(
         headline or undecided or f"There is nothing to compare with {theirs} {_where(found)}.",
@@ -141,9 +134,10 @@ def verdict(results: Results, found: Statistics | None = None) -> Verdict:
         _basis(found, n),
         cautions,
         budgets,
-        power.statement(power.shown(found, n, chance.of_differences(results, found)), n, results.plan.forecast),
+        power.statement(least, n, list(found.tasks), results.plan.forecast),
         undecided if headline else "",
         bool(headline),
+        _short(found, findings, said[_place(found)], least, n),
     )
 
 
@@ -248,7 +242,7 @@ def _place(found: Statistics) -> str | None:
 
 
 def _where(found: Statistics) -> str:
-    return f"on {_place(found)}" if len(found.tasks) == 1 else f"on these {len(found.tasks)} tasks together"
+    return f"on {power.where(list(found.tasks))}"
 
 
 def _headline(found: Statistics, findings: list[Finding]) -> str:
@@ -265,6 +259,57 @@ def _headline(found: Statistics, findings: list[Finding]) -> str:
             against = f"tuned {theirs} {_where(found)}"
             parts.append(phrase.format(names=listed(names), are=are, differ=differ, against=against))
     return f"{'; '.join(parts)}." if parts else ""
+
+
+VERDICTS = {
+    "better": "better",
+    "worse": "worse",
+    "insufficient": "not enough to tell",
+    "lost": "more runs lost",
+    "same": "no significant difference",
+    "none": "not compared",
+}
+ROWS, NAMES = 10, 5  # of the short table; of a list in a line
+
+
+def _short(
+    found: Statistics, findings: list[Finding], judgements: dict[str, Judgement], least: float, seeds: int
+) -> str:
+    """The verdict for a terminal."""
+    better = [label(f.method) for f in findings if f.outcome == "better"]
+    against = f"better than tuned {label(found.baseline)} {_where(found)} ({count(seeds, 'seed')})."
+    are = "is" if len(better) == 1 else "are"
+    lines = [f"{_few(better)} {are} {against}" if better else f"No method is shown to be {against}"]
+    rows = [["method", "final loss", "95 % interval", "p", "verdict"]]
+    rows += [_row(finding, found.verdict.get(finding.method)) for finding in findings]
+    shown = rows if len(rows) <= ROWS + 1 else rows[:ROWS]
+    widths = [max(len(row[i]) for row in shown) for i in range(4)]
+    for row in shown:
+        lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip())
+    if len(shown) < len(rows):
+        lines.append(f"… and {len(rows) - len(shown)} more: in the report")
+    needs: dict[str, list[str]] = {}
+    for m, judgement in judgements.items():
+        for need in judgement.needs:
+            own = re.sub(rf" for {re.escape(label(m))}(?=$| on )", "", need)  # Adam, but not AdamW
+            needs.setdefault(own, []).append(label(m))
+    if needs:
+        said = [f"{_few(names)}: {need}" for need, names in needs.items()]
+        more = f"; {len(said) - MOST_NEEDS} more in the report" if len(said) > MOST_NEEDS else ""
+        lines.append(f"Not enough to tell. Needed for {'; for '.join(said[:MOST_NEEDS])}{more}.")
+    if math.isfinite(least):
+        lines.append(f"Differences below {power.percent(least)} are often missed with {count(seeds, 'seed')}.")
+    return "\n".join(lines)
+
+
+def _row(finding: Finding, c: Comparison | None) -> list[str]:
+    value, _, ends = losses(c).partition(" (") if c is not None and c.finals.n else ("no finished pair", "", "")
+    p = probability(c.p).removeprefix("= ") if c is not None and c.judged else ""
+    return [label(finding.method), value, ends.rstrip(")"), p, VERDICTS[finding.outcome]]
+
+
+def _few(names: list[str]) -> str:
+    return listed(names) if len(names) <= NAMES else f"{', '.join(names[:NAMES])} and {len(names) - NAMES} more"
 
 
 def _undecided(found: Statistics, findings: list[Finding], judgements: dict[str, Judgement]) -> str:
@@ -286,9 +331,9 @@ def _basis(found: Statistics, seeds: int) -> str:
     text = f"Criterion: the {kinds} after an equal number of gradient evaluations, paired by seed. "
     if seeds < 2:
         return text + "One seed gives no interval."
-    many = f", corrected for {found.family} comparisons by Holm's method" if found.family > 1 else ""
-    each = ", not corrected" if many else ""
+    many = f" hold for all {found.family} comparisons at once and" if found.family > 1 else ""
     return (
-        f"{text}In brackets: 95 % intervals{each}. p: Student's test of the logarithms of the ratios{many}. "
+        f"{text}In brackets: 95 % intervals, which{many} include the noise of tuning. An interval without 0 % and p "
+        "below 0.05 are the same. "
         f"Target: {label(found.baseline)}'s median final loss."
     )
