@@ -54,9 +54,10 @@ research: $(VENV)/test.stamp  ## recompute the pages of research/ from the store
 	$(PYTEST) --import-mode=importlib -m "not slow" research
 
 # The examples as a user's checker sees them: without our settings, and their functions without types checked, too.
-lint: $(VENV)/test.stamp  ## ruff and mypy --strict
+lint: $(VENV)/test.stamp  ## ruff, words of docstrings, mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python scripts/words.py
 	$(BIN)/mypy
 	MYPYPATH=src:lab/src $(BIN)/mypy --config-file= --check-untyped-defs --disable-error-code=import-untyped examples
 

@@ -133,7 +133,7 @@ MOST_USED = {
     "StableAdamW": ("10+", "`stable_adamw`"),
     "MADGRAD": (
         "9",
-        "not here: every step starts from x_1, and line 10 averages. `iterates.Staged` has such steps, without the "
+        "not here: every step starts from x_1, and line 10 averages. `iterates.SAdaGrad` has such steps, without the "
         "average",
     ),
     "Adan, LARS": ("8", "`adan`, `lars`"),

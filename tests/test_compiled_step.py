@@ -82,7 +82,7 @@ def test_with_the_code_that_torch_generates(composition, tau, backend):
     [
         ({"matrix": "GradientNorm"}, "GradientNorm has numbers of its own"),
         ({"matrix": "SOAP"}, "SOAP needs more than a coordinate"),
-        ({"matrix": "Rectified"}, "Rectified asks for the step count on the host"),
+        ({"matrix": "RAdam"}, "RAdam asks for the step count on the host"),
         ({"constraint": sets.Simplex()}, "Simplex needs more than a coordinate"),
         ({"penalty": penalties.GroupLasso(0.1, dim=0)}, "GroupLasso needs more than a coordinate"),
         ({"iterate": "ScheduleFree"}, "ScheduleFree has numbers of its own"),

@@ -180,9 +180,9 @@ HOMOGENEOUS = [
     matrices.Yogi(lam=0.0, v_0=0.0),
     matrices.Cautious(lam=0.0),
     matrices.AdaGrad(lam=0.0),
-    matrices.InfinityNorm(lam=0.0),
+    matrices.Adamax(lam=0.0),
     matrices.Centered(lam=0.0),
-    matrices.PastSecondMoment(lam=0.0),
+    matrices.Adopt(lam=0.0),
     matrices.Sign(),
     matrices.Adafactor(eps1=1e-30),
     matrices.AdamMini(lam=0.0),
@@ -215,7 +215,7 @@ def test_auto_forgets_the_gradients_of_the_steps_that_hardly_moved():
         ends.append(train(problem, SuperAdam(params, lr="auto", stepsize=stepsize), params, SAMPLES)[1])
     assert torch.equal(ends[0], ends[1])
     assert not torch.allclose(ends[0], ends[2])
-    for options in ({"clip": 1.0}, {"penalty": penalties.L1(1e-3)}, {"estimator": "Nesterov"}, {"matrix": "Rectified"}):
+    for options in ({"clip": 1.0}, {"penalty": penalties.L1(1e-3)}, {"estimator": "Nesterov"}, {"matrix": "RAdam"}):
         ends = []
         for stepsize in (stepsizes.Prodigy(), stepsizes.Prodigy(weigh=False)):
             params = problem.params()
@@ -294,7 +294,7 @@ def test_checkpoints_from_before_step_sizes_load():
         (stepsizes.UpdateClipping, {"d": 0.0}),
         (stepsizes.Decaying, {"speed": -1.0}),
         (stepsizes.Decaying, {"power": -1.0}),
-        (estimators.GradientDifferences, {"beta": 1.0}),
+        (estimators.Adan, {"beta": 1.0}),
     ],
 )
 def test_options_out_of_range_are_refused(kind, options):

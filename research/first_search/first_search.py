@@ -44,7 +44,7 @@ PARTS = {
     "nesterov": NESTEROV,
     "nesterov, λ": f"{NESTEROV} {LAM}",
     "correction twice as strong, λ": f"{NESTEROV.replace('gamma=0.1', 'gamma=0.2')} {LAM}",
-    "transport, λ": f"adamw iterate=Ahead {LAM}",
+    "transport, λ": f"adamw iterate=Nigt {LAM}",
     "belief, λ": 'adamw matrix={"type": "Belief", "bias_correction": true}',
     "amsgrad, λ": 'adamw matrix={"type": "AMSGrad", "bias_correction": true}',
     "cautious": 'adamw matrix={"type": "Cautious", "lam": 1e-8, "bias_correction": true}',
@@ -83,7 +83,7 @@ class Round:
 
 
 CAUTIOUS = 'matrix={"type": "Cautious", "beta": 0.99, "bias_correction": true}'
-TRANSPORT = "adamw iterate=Ahead"
+TRANSPORT = "adamw iterate=Nigt"
 COMBINED = {
     "nesterov, λ": f"{NESTEROV} {LAM}",
     "nesterov, cautious, λ": f"{NESTEROV} {CAUTIOUS}",

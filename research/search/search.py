@@ -46,7 +46,7 @@ GRAFT = 'grafting={"type": "SecondMoment", "beta": 0.99, "lam": 1e-8, "bias_corr
 
 def corrected(**options: Any) -> str:
     """MARS's estimator."""
-    return "estimator=" + json.dumps({"type": "Corrected", **options})
+    return "estimator=" + json.dumps({"type": "Mars", **options})
 
 
 MUON = "Muon of torch, AdamW"
@@ -67,7 +67,7 @@ ESTIMATORS = {
     "momentum": SOAP,
     "Nesterov": BASE,
     "Nesterov, β₁ = 0.95": BASE.replace("[0.9,", "[0.95,"),
-    "ahead": f"{SOAP} iterate=Ahead",
+    "ahead": f"{SOAP} iterate=Nigt",
     "previous batch, τ = 0.2": f"{SOAP} {corrected(tau=0.2, alpha=0.1, bound=None, previous_batch=True)}",
     "τ = 0.025": f"{SOAP} tau=0.025",
     "τ = 0.1": f"{SOAP} tau=0.1",

@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from superadam import SuperAdam, create
-from superadam.estimators import Averaged, Corrected
+from superadam.estimators import Averaged, Mars
 from superadam.matrices import SecondMoment
 from superadam.schedules import Constant
 
@@ -46,7 +46,7 @@ VARIANTS = {
     "τ=1, α=0.6": composed(0.6, tau=1.0),
     "τ=1, λ=1e-8": composed(lam=1e-8, tau=1.0),
     "clip g": composed(tau=1.0, clip=1.0),
-    "clip the corrected gradient": composed(estimator=Corrected(1.0, 0.3, bound=1.0)),
+    "clip the corrected gradient": composed(estimator=Mars(1.0, 0.3, bound=1.0)),
     "restart every 50 steps": composed(tau=1.0),
     "guard": averaged(guard=1.0),
     "average": averaged(beta=0.9),

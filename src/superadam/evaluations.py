@@ -512,7 +512,7 @@ def _turns(loader: Iterable[T], accumulate: int, place: list[Half]) -> Generator
 
 
 def _standing() -> list[tuple[Any, int, UsedGradients]]:
-    """Return how many gradients each optimizer has had, and which there are now, of those that take two of a batch."""
+    """Return the counts and the gradients of the optimizers that take two gradients of a batch."""
     with _lock:
         optimizers = list(_optimizers)
     return [

@@ -88,7 +88,7 @@ def plain(value: Any) -> Any:
 
 
 def view(method: dict[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Return what a group keeps of its method: nothing with another schedule, for which its β₁ has no meaning."""
+    """Return the entries of a group about its method: none with another schedule, for which its β₁ has no meaning."""
     chosen = method or DEFAULT
     made = METHODS[chosen["type"]].parts(chosen["options"])
     if method is not None:
@@ -139,7 +139,7 @@ def _follow(opt: Any, group: dict[str, Any], method: dict[str, Any]) -> None:
 def _averages(group: dict[str, Any]) -> bool:
     """Return whether g_t is a multiple of an average of gradients."""
     kind = (group["estimator"] or {}).get("type")
-    return group["tau"] == 0 and kind in (None, "Corrected", "Nesterov", "Recursive", "TwoAverages")
+    return group["tau"] == 0 and kind in (None, "Mars", "Nesterov", "Recursive", "AdEMAMix")
 
 
 def _scale(parts: Parts, t: int) -> float:
@@ -244,7 +244,7 @@ def _unlike_torch(group: dict[str, Any]) -> str | None:
 def _difference(
     twin: Twin, group: dict[str, Any] | None, theirs: dict[str, Any], states: list[dict[str, Any]]
 ) -> str | None:
-    """Return how a group of a checkpoint differs from one of the twin, or None."""
+    """Return how a group of a checkpoint differs from a group of the twin, or None."""
     for name in (*twin.options, *twin.fixed):
         if name not in theirs:
             return f"has no {name}"

@@ -766,7 +766,7 @@ class SuperAdam(torch.optim.Optimizer):
         """Give both evaluations of a batch the same buffers of `module`, as is done for a module given as `params`.
 
         With an iterate whose parameters do not hold the result while training (`ScheduleFree`, `Averaged`, `Lookahead`,
-        `Ahead`), evaluating `module` at the wrong point also gives a warning.
+        `Nigt`), evaluating `module` at the wrong point also gives a warning.
         """
         self._modules.append(module)
         self._watch(module)
@@ -908,7 +908,7 @@ class SuperAdam(torch.optim.Optimizer):
     def at_x(self, batches: Iterable[Any] | None = None) -> Iterator[None]:
         """Put the parameters to x_t inside the `with`, to evaluate or export, and back afterwards.
 
-        With `iterates.Ahead` (NIGT, Adam⁺) they are ahead of x_t while gradients are taken, with
+        With `iterates.Nigt` (NIGT, Adam⁺) they are ahead of x_t while gradients are taken, with
         `ScheduleFree` between x_t and z_t. With `Averaged` and `Lookahead` x_t is the average or the slow point. With
         `iterates.Plain` they hold x_t anyway. The `with` keeps a copy of the parameters and of the iterate's tensors.
         Save checkpoints to resume from outside of it: inside, parameters and state do not belong together.

@@ -105,19 +105,19 @@ MATRICES: dict[str, tuple[float, Callable[[], Any]]] = {
     "EstimateNorm": (0.1, lambda: matrices.EstimateNorm(power=1.0, floor=1e-12, scale=1.0)),
     "GradientNorm": (0.05, lambda: matrices.GradientNorm(0.999, lam=0.0005)),
     "Identity": (0.1, lambda: matrices.Identity(scale=1.0)),
-    "InfinityNorm": (0.05, lambda: matrices.InfinityNorm(beta=0.999, lam=1e-8)),
+    "InfinityNorm": (0.05, lambda: matrices.Adamax(beta=0.999, lam=1e-8)),
     "KLShampoo": (0.05, by_shape(lambda: matrices.KLShampoo(0.98, start=0.1, **KRONECKER))),
     "PSGDKron": (0.01, by_shape(lambda: matrices.PSGDKron(**PSGD, **PER_TENSOR))),
-    "PastSecondMoment": (0.05, lambda: matrices.PastSecondMoment(0.9999, 1e-6, power=0.25)),
-    "Rectified": (0.05, lambda: matrices.Rectified(0.999, 1e-8)),
-    "Resilient": (0.05, lambda: matrices.Resilient(1.2, 0.5, least=1e-6, most=50.0)),
+    "PastSecondMoment": (0.05, lambda: matrices.Adopt(0.9999, 1e-6, power=0.25)),
+    "Rectified": (0.05, lambda: matrices.RAdam(0.999, 1e-8)),
+    "Resilient": (0.05, lambda: matrices.Rprop(1.2, 0.5, least=1e-6, most=50.0)),
     "SCAdaGrad": (0.1, lambda: matrices.SCAdaGrad(xi1=0.1, xi2=0.1)),
     "SOAP": (0.05, by_shape(lambda: matrices.SOAP(**SOAP, **KRONECKER))),
     "SecondMoment": (0.05, second_moment),
     "Shampoo": (0.05, by_shape(lambda: matrices.Shampoo(**SHAMPOO, **KRONECKER))),
     "Sign": (0.05, lambda: matrices.Sign(lam=1e-15)),
     "Sophia": (0.05, lambda: matrices.Sophia(0.99, rho=0.04, batch=5120, lam=1e-15)),
-    "Spectral": (0.05, by_shape(lambda: matrices.Spectral(**SPECTRAL, **PER_TENSOR))),
+    "Spectral": (0.05, by_shape(lambda: matrices.Muon(**SPECTRAL, **PER_TENSOR))),
     "Yogi": (0.05, lambda: matrices.Yogi(0.999, 0.001, v_0=1e-6, bias_correction=False)),
     "Zero": (0.1, lambda: matrices.Zero()),
 }
@@ -153,17 +153,17 @@ VARIANTS: dict[str, tuple[float, Callable[[], Any]]] = {
         by_shape(lambda: matrices.Shampoo(**{**SHAMPOO, "grafting": second_moment()}, **KRONECKER)),
     ),
     "Shampoo root": (0.05, by_shape(lambda: matrices.Shampoo(**{**SHAMPOO, "power": 0.25}, **KRONECKER))),
-    "Spectral exact": (0.05, by_shape(lambda: matrices.Spectral(**{**SPECTRAL, "lam": 0.1}, **PER_TENSOR))),
+    "Spectral exact": (0.05, by_shape(lambda: matrices.Muon(**{**SPECTRAL, "lam": 0.1}, **PER_TENSOR))),
     "Spectral rms": (
         0.05,
-        by_shape(lambda: matrices.Spectral(**{**SPECTRAL, "scale": "match_rms_adamw"}, **PER_TENSOR)),
+        by_shape(lambda: matrices.Muon(**{**SPECTRAL, "scale": "match_rms_adamw"}, **PER_TENSOR)),
     ),
-    "Spectral split": (0.05, by_shape(lambda: matrices.Spectral(**SPECTRAL, batch_dims=0, split=2))),
+    "Spectral split": (0.05, by_shape(lambda: matrices.Muon(**SPECTRAL, batch_dims=0, split=2))),
     "Yogi corrected": (0.05, lambda: matrices.Yogi(0.99, 1e-3, v_0=0.5, bias_correction=True)),
     "ByShape rate": (
         0.05,
         lambda: matrices.ByShape(
-            matrices.Spectral(**SPECTRAL, **PER_TENSOR), second_moment(), names=(), layers=(), rate=0.3
+            matrices.Muon(**SPECTRAL, **PER_TENSOR), second_moment(), names=(), layers=(), rate=0.3
         ),
     ),
 }
@@ -183,23 +183,23 @@ SCHEDULES: dict[str, Callable[[], Any]] = {
 ESTIMATORS: dict[str, tuple[str, Callable[[], Any]]] = {  # with the schedule that it is for
     "Averaged": ("Adam 0.5", lambda: estimators.Averaged(tau=1.0, beta=0.9, guard=None, own=True)),
     "Averaged guard": ("Adam 0.5", lambda: estimators.Averaged(tau=0.7, beta=0.5, guard=1.5, own=False)),
-    "Corrected": ("Adam", lambda: estimators.Corrected(tau=0.3, alpha=0.1, bound=1.0, previous_batch=False)),
-    "Corrected unbound": ("Adam", lambda: estimators.Corrected(0.025, 0.05, bound=None, previous_batch=False)),
-    "Corrected previous": ("Adam", lambda: estimators.Corrected(0.3, 0.1, bound=1.0, previous_batch=True)),
-    "GradientDifferences": ("Adam", lambda: estimators.GradientDifferences(beta=0.92)),
+    "Corrected": ("Adam", lambda: estimators.Mars(tau=0.3, alpha=0.1, bound=1.0, previous_batch=False)),
+    "Corrected unbound": ("Adam", lambda: estimators.Mars(0.025, 0.05, bound=None, previous_batch=False)),
+    "Corrected previous": ("Adam", lambda: estimators.Mars(0.3, 0.1, bound=1.0, previous_batch=True)),
+    "GradientDifferences": ("Adam", lambda: estimators.Adan(beta=0.92)),
     "HeavyBall": ("Adam", lambda: estimators.HeavyBall(momentum=0.9, dampening=0.1)),
     "Nesterov": ("Adam", lambda: estimators.Nesterov(a=None)),
     "Nesterov a": ("Constant", lambda: estimators.Nesterov(a=0.3)),
-    "NesterovAdam": ("Constant", lambda: estimators.NesterovAdam(beta=0.9, decay=0.004)),
+    "NesterovAdam": ("Constant", lambda: estimators.NAdam(beta=0.9, decay=0.004)),
     "NesterovRecursive": ("Adam 0.5", lambda: estimators.NesterovRecursive(tau=1.0, a=None)),
     "Recursive": ("Adam", lambda: estimators.Recursive(tau=0.6)),
     "Summed": ("Constant one", lambda: estimators.Summed()),
-    "TwoAverages": ("Adam", lambda: estimators.TwoAverages(a=2.0, beta=0.999, warmup=0, start=0.9)),
-    "TwoAverages warm": ("Adam", lambda: estimators.TwoAverages(a=2.0, beta=0.99, warmup=5, start=0.9)),
+    "TwoAverages": ("Adam", lambda: estimators.AdEMAMix(a=2.0, beta=0.999, warmup=0, start=0.9)),
+    "TwoAverages warm": ("Adam", lambda: estimators.AdEMAMix(a=2.0, beta=0.99, warmup=5, start=0.9)),
 }
 ITERATES: dict[str, tuple[str, Callable[[], Any]]] = {
     "Plain": ("Adam", lambda: iterates.Plain()),
-    "Ahead": ("Adam", lambda: iterates.Ahead()),
+    "Ahead": ("Adam", lambda: iterates.Nigt()),
     "Averaged": ("Adam", lambda: iterates.Averaged(decay=0.8, start=2)),
     "Lookahead": ("Adam", lambda: iterates.Lookahead(every=3, share=0.5)),
     "ScheduleFree": (
@@ -210,7 +210,7 @@ ITERATES: dict[str, tuple[str, Callable[[], Any]]] = {
         "Adam",
         lambda: iterates.ScheduleFree(beta=0.7, r=1.0, weight_power=1.0, warmup=0, weight=0.1),
     ),
-    "Staged": ("Constant one", lambda: iterates.Staged(length=3, growth=1.5, shrink=0.5)),
+    "Staged": ("Constant one", lambda: iterates.SAdaGrad(length=3, growth=1.5, shrink=0.5)),
 }
 STEPSIZES: dict[str, tuple[float, Callable[[], Any]]] = {
     "Decaying": (0.05, lambda: stepsizes.Decaying(speed=0.5, power=0.75)),

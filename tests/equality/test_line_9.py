@@ -17,10 +17,10 @@ from superadam.matrices import (
     ByShape,
     DampedLBFGS,
     KLShampoo,
+    Muon,
     PSGDKron,
     SecondMoment,
     Shampoo,
-    Spectral,
 )  # fmt: skip
 from superadam.penalties import combined_argmin
 from superadam.sets.linear import multipliers
@@ -31,9 +31,9 @@ SCHEDULE = schedules.Constant(mu=0.5, alpha=0.3)
 GRAFTED = {"eps": 1e-2, "every": 2, "grafting": SecondMoment(bias_correction=True)}
 # Those of 4 × 3 tensors; what is said of their sides is of the smaller one, the columns.
 MATRICES = {
-    "Spectral": Spectral(),
-    "Spectral, λ": Spectral(lam=0.1),
-    "Spectral, λ, heads": Spectral(lam=0.1, split=2),
+    "Muon": Muon(),
+    "Muon, λ": Muon(lam=0.1),
+    "Muon, λ, heads": Muon(lam=0.1, split=2),
     "Shampoo": Shampoo(eps=1e-2, every=2),
     "Shampoo, one side": Shampoo(eps=1e-2, every=2, one_sided_above=0),
     "Shampoo, grafted": Shampoo(**GRAFTED),
@@ -108,7 +108,7 @@ def test_every_matrix_and_every_set_is_here():
 
 def supported(matrix, part):
     """What is exact, for tensors of shape 4 × 3."""
-    if matrix == "Spectral":
+    if matrix == "Muon":
         return False  # singular
     if matrix in ("Adafactor", "AdamMini"):
         return not getattr(PARTS[part], "scalar_metric", False)  # diagonal
@@ -117,9 +117,9 @@ def supported(matrix, part):
     if "PSGD" in matrix or matrix in ("DampedLBFGS", "Shampoo, blocks"):  # blocks of 2 × 2 do not divide 3 columns
         return False
     if "of rows" in part:
-        return "one side" in matrix or matrix == "Spectral, λ"
+        return "one side" in matrix or matrix == "Muon, λ"
     return part in ("L2Ball", "L2Ball elsewhere", "L2Ball of all dims", "Sphere", "L2", "GroupLasso") or (
-        part == "L2Ball of columns" and matrix == "Spectral, λ, heads"  # of 2 × 3
+        part == "L2Ball of columns" and matrix == "Muon, λ, heads"  # of 2 × 3
     )
 
 
@@ -220,7 +220,7 @@ def test_other_pairs_are_refused_by_name(matrix):
     for part in (part for other, part in PAIRS if other == matrix and not supported(matrix, part)):
         with pytest.raises(ValueError, match=r"line 9|of H_t|one learning rate") as refused:
             composed(MATRICES[matrix], PARTS[part])
-        assert type(PARTS[part]).__name__ in str(refused.value) or matrix == "Spectral"
+        assert type(PARTS[part]).__name__ in str(refused.value) or matrix == "Muon"
         assert type(MATRICES[matrix]).__name__ in str(refused.value)
 
 
@@ -231,8 +231,8 @@ def test_a_refusal_says_what_works():
         composed(SOAP(), sets.Box(0, 1))
     with pytest.raises(ValueError, match=r"PSGDKron goes with no penalty; L2 goes with diagonal and scalar"):
         composed(PSGDKron(), penalties.L2(0.1))
-    with pytest.raises(ValueError, match=r"along dim=0, and Spectral.* along 1, .* use slices that hold 1 in full"):
-        composed(Spectral(lam=0.1), sets.L2Ball(1.0, dim=0))
+    with pytest.raises(ValueError, match=r"along dim=0, and Muon.* along 1, .* use slices that hold 1 in full"):
+        composed(Muon(lam=0.1), sets.L2Ball(1.0, dim=0))
     with pytest.raises(ValueError, match=r"use iterates.Plain"):
         composed(DampedLBFGS(), sets.Hyperplane(1.0, 0.0), iterate=ScheduleFree())
     with pytest.raises(ValueError, match=r"which Shampoo.* has not for a tensor of shape \(4, 3\)"):
@@ -268,7 +268,7 @@ def test_a_matrix_that_is_given_later_is_checked_too():
         (SOAP(lam=0.01, batch_dims=1, one_sided_above=0), 1),
         (Shampoo(eps=0.01), None),
         (Shampoo(eps=0.01, one_sided_above=0), 0),
-        (Spectral(lam=0.1, batch_dims=1), (0, 1)),
+        (Muon(lam=0.1, batch_dims=1), (0, 1)),
     ],
     ids=str,
 )
@@ -289,7 +289,7 @@ def test_a_feasible_y_comes_back_bit_for_bit():
 
 
 @pytest.mark.parametrize("part", ["L2Ball elsewhere", "Hyperplane"])
-@pytest.mark.parametrize("matrix", ["SOAP", "Shampoo, grafted", "PSGDKron", "Spectral, λ"])
+@pytest.mark.parametrize("matrix", ["SOAP", "Shampoo, grafted", "PSGDKron", "Muon, λ"])
 def test_one_by_one_in_float32_and_with_a_tensor_lr(matrix, part):
     """`foreach=False`, and a tensor as lr, take the same steps; float32 nearly, with feasible points."""
     if not supported(matrix, part):
@@ -471,7 +471,7 @@ COMPOSITIONS = {
         sets.L2Ball(0.5, dim=1),
     ),
     "affine": (Shampoo(0.9, 0.1, 1), lambda: shampoo_rule(4, 3, left=True), sets.Affine(A, torch.ones(2))),
-    "Spectral": (Spectral(lam=0.2), lambda: spectral_rule(4, 3), sets.Halfspace(1.0, -5.0)),
+    "Muon": (Muon(lam=0.2), lambda: spectral_rule(4, 3), sets.Halfspace(1.0, -5.0)),
 }
 
 

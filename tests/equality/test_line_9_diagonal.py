@@ -234,7 +234,7 @@ def test_every_method_takes_a_constraint(name):
     [
         ({"matrix": "DampedLBFGS", "constraint": sets.NonNegative()}, "needs H_t to be diagonal"),
         ({"matrix": "DampedLBFGS", "penalty": penalties.L1(1.0)}, "needs H_t to be diagonal"),
-        ({"iterate": "Ahead", "constraint": sets.NonNegative()}, "may lie outside of the set"),
+        ({"iterate": "Nigt", "constraint": sets.NonNegative()}, "may lie outside of the set"),
         ({"schedule": schedules.Constant(mu=2.0), "constraint": sets.NonNegative()}, "leaves the set if μ is larger"),
         ({"constraint": sets.NuclearBall(1.0)}, "GradientNorm"),
         ({"constraint": sets.Simplex(), "penalty": penalties.L1(1.0)}, "Simplex does not"),

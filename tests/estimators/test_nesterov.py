@@ -46,8 +46,8 @@ def test_it_is_its_formula(a, clip):
 
 
 def test_it_equals_two_buffers_with_the_gradient_of_the_last_batch():
-    """`Corrected` without a bound, which keeps the last gradient, but for the first one's share."""
-    two = estimators.Corrected(tau=0.1, alpha=0.1, bound=None, previous_batch=True)
+    """`Mars` without a bound, which keeps the last gradient, but for the first one's share."""
+    two = estimators.Mars(tau=0.1, alpha=0.1, bound=None, previous_batch=True)
     x = torch.ones(5, dtype=torch.float64)
     finals = []
     for estimator in (Nesterov(0.1), two):

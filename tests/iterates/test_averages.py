@@ -123,7 +123,7 @@ def plain_muon(shape):
 
 OF_TENSORS = {
     "SOAP": (plain_soap, matrices.SOAP(0.9, 1e-3, every=2)),
-    "Muon": (plain_muon, matrices.Spectral()),
+    "Muon": (plain_muon, matrices.Muon()),
 }
 
 
@@ -153,7 +153,7 @@ def test_schedule_free_with_a_matrix_of_each_tensor_equals_its_formula(name, sha
 
 FACTORED = {
     "SOAP": matrices.SOAP(lam=0.03, every=2),
-    "Muon": matrices.Spectral(),
+    "Muon": matrices.Muon(),
     "KL-Shampoo": matrices.KLShampoo(every=2),
     "PSGD": matrices.PSGDKron(),
 }

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from superadam import SuperAdam, create, schedules
-from superadam.matrices import SOAP, KLShampoo, PSGDKron, Shampoo, Spectral
+from superadam.matrices import SOAP, KLShampoo, Muon, PSGDKron, Shampoo
 from versions import needs_muon
 
 FAMILY = (
@@ -74,7 +74,7 @@ def after(matrix, grads):
 
 
 UNEQUAL = {
-    **{scale: (Spectral, {"scale": scale}) for scale in ("original", "match_rms_adamw", "spectral")},
+    **{scale: (Muon, {"scale": scale}) for scale in ("original", "match_rms_adamw", "spectral")},
     "Shampoo": (Shampoo, {"eps": 1e-3, "every": 2}),
     "Shampoo, blocks": (Shampoo, {"eps": 1e-3, "every": 2, "block": 4}),
     # The side that has full rank: in the null space of the other, eigenvectors are as rounding errors will have it.
@@ -95,7 +95,7 @@ def test_unequal_parts_are_matrices_of_their_own(name):
 
 
 def test_unequal_parts_of_many_tensors_in_one_batch():
-    matrix, grads = Spectral(split=(3, 2), scale="spectral"), gradients((2, 5, 4))
+    matrix, grads = Muon(split=(3, 2), scale="spectral"), gradients((2, 5, 4))
     params = [torch.zeros(5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     opt = SuperAdam(params, lr=0.1, matrix=matrix, schedule=schedules.Constant(alpha=0.3))
     for grad in grads:
@@ -111,9 +111,9 @@ def test_unequal_parts_of_many_tensors_in_one_batch():
     [
         (lambda: KLShampoo(split=(4, 2)), "KLShampoo needs matrices of one size"),
         (lambda: PSGDKron(split=(4, 2)), "PSGDKron needs matrices of one size"),
-        (lambda: Spectral(split=(4, 2), lam=0.1), "a whole number, with lam > 0"),
-        (lambda: Spectral(split=()), "a whole number split >= 1"),
-        (lambda: Spectral((3.0, 1.0)), "or three numbers"),
+        (lambda: Muon(split=(4, 2), lam=0.1), "a whole number, with lam > 0"),
+        (lambda: Muon(split=()), "a whole number split >= 1"),
+        (lambda: Muon((3.0, 1.0)), "or three numbers"),
         (lambda: create("muon", Net(), split=3), "'qkv', or numbers of matrices"),
         (lambda: create("muon", Net(), names="head*"), "a tuple of patterns"),
         (lambda: create("muon", Net(), split={"qkv.weight": (8, 8)}), r"is not for shape \(12, 8\)"),
@@ -128,9 +128,9 @@ def test_a_grouped_convolution_is_a_matrix_for_each_group():
     """`split` is the number of groups: its rows are those of one group after the other."""
     conv = nn.Conv2d(8, 12, 3, groups=4).double()
     grads = gradients(conv.weight.shape)
-    whole = after(Spectral(split=4), grads)
+    whole = after(Muon(split=4), grads)
     for i in range(4):
-        alone = after(Spectral(), [grad[3 * i : 3 * i + 3] for grad in grads])
+        alone = after(Muon(), [grad[3 * i : 3 * i + 3] for grad in grads])
         torch.testing.assert_close(whole[3 * i : 3 * i + 3], alone)
 
 
@@ -141,7 +141,7 @@ def test_muon_takes_torchs_names_of_the_polynomial(monkeypatch):
     x = [torch.ones(4, 3, requires_grad=True) for _ in range(2)]
     ours = create("muon", [x[0]], lr=0.01, weight_decay=0.1, **options)
     theirs = torch.optim.Muon([x[1]], lr=0.01, weight_decay=0.1, **options)
-    monkeypatch.setattr(Spectral, "precision", lambda self, g: torch.bfloat16)
+    monkeypatch.setattr(Muon, "precision", lambda self, g: torch.bfloat16)
     for grad in gradients((4, 3), 20):
         for p, opt in zip(x, (ours, theirs), strict=True):
             p.grad = grad.float()

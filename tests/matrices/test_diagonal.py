@@ -250,12 +250,12 @@ def resilient(o):
 
 RULES = {
     "Centered": centered,
-    "Resilient": resilient,
+    "Rprop": resilient,
     "Sign": sign,
     "Sophia": sign,  # whose h stays zero without opt.observe()
-    "InfinityNorm": infinity_norm,
-    "PastSecondMoment": past_second_moment,
-    "Rectified": rectified,
+    "Adamax": infinity_norm,
+    "Adopt": past_second_moment,
+    "RAdam": rectified,
     "SecondMoment": second_moment,
     "Belief": belief,
     "AdaGrad": adagrad,
@@ -294,14 +294,14 @@ LAM = st.sampled_from([0.05, 0.2, 1.0])  # far from zero, so that rounding is no
 FLAG = st.booleans()
 MATRICES = {
     "Centered": st.builds(matrices.Centered, st.sampled_from([0.5, 0.9, 0.99]), LAM),
-    "Resilient": st.builds(
-        matrices.Resilient, st.sampled_from([1.25, 1.5]), st.sampled_from([0.25, 0.5]), most=number(0.02, 1)
+    "Rprop": st.builds(
+        matrices.Rprop, st.sampled_from([1.25, 1.5]), st.sampled_from([0.25, 0.5]), most=number(0.02, 1)
     ),
     "Sign": st.builds(matrices.Sign, LAM),
     "Sophia": st.builds(matrices.Sophia, BETA, lam=LAM),
-    "InfinityNorm": st.builds(matrices.InfinityNorm, BETA, LAM),
-    "PastSecondMoment": st.builds(matrices.PastSecondMoment, BETA, LAM, st.sampled_from([0.0, 0.25])),
-    "Rectified": st.builds(matrices.Rectified, BETA, LAM),
+    "Adamax": st.builds(matrices.Adamax, BETA, LAM),
+    "Adopt": st.builds(matrices.Adopt, BETA, LAM, st.sampled_from([0.0, 0.25])),
+    "RAdam": st.builds(matrices.RAdam, BETA, LAM),
     "SecondMoment": st.builds(matrices.SecondMoment, BETA, LAM, FLAG),
     "Belief": st.builds(matrices.Belief, BETA, BETA, LAM, st.sampled_from([0.0, 1e-3]), FLAG),
     "AdaGrad": st.builds(matrices.AdaGrad, LAM, st.sampled_from([0.0, 0.5]), FLAG),
@@ -338,7 +338,7 @@ def compositions(draw):
     if draw(FLAG) and matrix.spec()["type"] != "BarzilaiBorwein":
         alpha = draw(number(0.05, 1))
         options = {
-            "estimator": estimators.Corrected(tau, alpha, bound=None),
+            "estimator": estimators.Mars(tau, alpha, bound=None),
             "schedule": schedules.Constant(draw(number(0.1, 1)), alpha),
         }
     else:
@@ -559,9 +559,9 @@ class FromOne(matrices.Diagonal):
     "options",
     [
         {"schedule": schedules.Constant(alpha=0.1, first=0.1)},
-        {"schedule": schedules.Constant(alpha=0.1), "iterate": iterates.Ahead()},
-        {"schedule": schedules.Constant(alpha=0.1), "estimator": estimators.Corrected(previous_batch=True)},
-        {"schedule": schedules.Constant(alpha=1.0), "estimator": estimators.Summed(), "iterate": iterates.Staged()},
+        {"schedule": schedules.Constant(alpha=0.1), "iterate": iterates.Nigt()},
+        {"schedule": schedules.Constant(alpha=0.1), "estimator": estimators.Mars(previous_batch=True)},
+        {"schedule": schedules.Constant(alpha=1.0), "estimator": estimators.Summed(), "iterate": iterates.SAdaGrad()},
     ],
     ids=lambda options: type(options.get("estimator", estimators.Recursive())).__name__,
 )
@@ -573,7 +573,7 @@ def test_a_matrix_fills_its_own_buffers_only(options):
     grad, start = x.grad.clone(), x.detach().clone()
     opt.step()
     opt.flush()
-    clipped = grad / grad.norm() if isinstance(options.get("estimator"), estimators.Corrected) else grad
+    clipped = grad / grad.norm() if isinstance(options.get("estimator"), estimators.Mars) else grad
     v = 0.9 + 0.1 * clipped**2
     equal(opt.state[x]["v"], v)
     equal(x.detach(), start - 0.1 * options["schedule"].first * clipped / v.sqrt())

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from superadam import Monitor, SuperAdam, matrices
 from superadam.lists import each
-from superadam.matrices import SOAP, ByShape, KLShampoo, Matrix, PSGDKron, Shampoo, Spectral
+from superadam.matrices import SOAP, ByShape, KLShampoo, Matrix, Muon, PSGDKron, Shampoo
 
 STATED = {name: kind() for name, kind in Matrix._names.items() if kind.__module__.startswith("superadam.")}
 BOUNDED = {
     **{name: matrix for name, matrix in STATED.items() if matrix.lower_bound > 0 and not isinstance(matrix, ByShape)},
-    "Spectral, λ": Spectral(lam=0.1),
+    "Muon, λ": Muon(lam=0.1),
     "Shampoo, both sides": Shampoo(eps=1e-3, every=2),
     "Shampoo, one side": Shampoo(eps=1e-3, every=2, one_sided_above=0),
     "Shampoo, p = 1/2": Shampoo(eps=1e-3, every=1, power=0.5),

@@ -12,9 +12,9 @@ from torch import nn
 
 from superadam import Monitor, SuperAdam, checks, create, estimators, matrices, schedules, sets, twice
 from superadam.lists import TensorList
-from superadam.matrices import SOAP, Adafactor, ByShape, KLShampoo, PSGDKron, SecondMoment, Shampoo, Spectral
+from superadam.matrices import SOAP, Adafactor, ByShape, KLShampoo, Muon, PSGDKron, SecondMoment, Shampoo
 from superadam.matrices import per_tensor as per_tensor_module
-from superadam.matrices.spectral import polar, polynomials
+from superadam.matrices.muon import polar, polynomials
 from superadam.monitor import MonitorWarning
 from versions import needs_muon
 
@@ -28,8 +28,8 @@ class NoHostSync(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 FAMILY = {
-    "Spectral": Spectral(),
-    "Spectral, λ": Spectral(lam=0.1),
+    "Muon": Muon(),
+    "Muon, λ": Muon(lam=0.1),
     "Shampoo": Shampoo(eps=1e-2, every=2),
     "Shampoo, one side": Shampoo(eps=1e-2, every=3, one_sided_above=0),
     "Shampoo, grafted": Shampoo(eps=1e-2, every=2, grafting=SecondMoment(bias_correction=True)),
@@ -310,7 +310,7 @@ def dense(s):
     return torch.linalg.inv(inverse)
 
 
-@pytest.mark.parametrize("name", [n for n in EXACT if n != "Spectral"])
+@pytest.mark.parametrize("name", [n for n in EXACT if n != "Muon"])
 def test_h_is_symmetric_bounded_and_what_solve_divides_by(name):
     s = bucket_of(EXACT[name])
     H = dense(s)
@@ -437,7 +437,7 @@ def test_layers_derived_from_others_are_such_layers():
 
 def test_several_matrices_are_asked_in_their_order():
     """Each parameter gets the first of them that accepts it. The plain data of a checkpoint make the same again."""
-    matrix = ByShape((SOAP(batch_dims=1), Spectral(), Shampoo()), SecondMoment())
+    matrix = ByShape((SOAP(batch_dims=1), Muon(), Shampoo()), SecondMoment())
     assert matrices.Matrix.find(matrix.spec()) == matrix
     params = [torch.zeros(shape, requires_grad=True) for shape in ((2, 3, 4), (3, 4), (4,))]
     opt = SuperAdam(params, matrix=matrix)
@@ -460,7 +460,7 @@ def test_tied_weights_are_an_embedding():
 
 def test_repr_says_who_has_which():
     text = repr(create("muon", Net(), rate=0.3))
-    assert "Spectral(" in text
+    assert "Muon(" in text
     assert "2 tensors, hidden.weight, qkv.weight" in text
     assert "lr times 0.3: 9 tensors, embed.weight, hidden.bias" in text
 
@@ -471,10 +471,10 @@ def test_splits_by_name():
     of = chosen(opt)
     assert (of["qkv.weight"].split, of["hidden.weight"].split) == (3, 1)
     grads = gradients((6, 6), 4)
-    whole = after(Spectral(split=3, scale="original"), (6, 6), grads)[0]
+    whole = after(Muon(split=3, scale="original"), (6, 6), grads)[0]
     for i in range(3):
         part = [grad[2 * i : 2 * i + 2] for grad in grads]
-        equal(whole[2 * i : 2 * i + 2], after(Spectral(), (2, 6), part)[0])
+        equal(whole[2 * i : 2 * i + 2], after(Muon(), (2, 6), part)[0])
 
 
 def test_leading_dimensions_count_experts():
@@ -525,9 +525,9 @@ def test_one_pattern_is_no_tuple():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Spectral("newton"), "one of jordan, you, polar_express"),
-        (lambda: Spectral(scale="none"), "one of original"),
-        (lambda: Spectral(dtype="bf17"), "the name of a dtype"),
+        (lambda: Muon("newton"), "one of jordan, you, polar_express"),
+        (lambda: Muon(scale="none"), "one of original"),
+        (lambda: Muon(dtype="bf17"), "the name of a dtype"),
         (lambda: SOAP(every=0), "a whole number every >= 1"),
         (lambda: SOAP(block=1), "block >= 2"),
         (lambda: Shampoo(beta=1.1), "0 <= beta <= 1"),
@@ -593,13 +593,13 @@ def test_resumed_equals_uninterrupted(name, tau, tmp_path):
     assert losses[-1] < 2 * losses[0]
 
 
-@pytest.mark.parametrize("name", ["SOAP", "Spectral", "PSGD"])
+@pytest.mark.parametrize("name", ["SOAP", "Muon", "PSGD"])
 def test_half_steps_equal_closures(name):
     torch.testing.assert_close(run(FAMILY[name], 1.0)[0], run(FAMILY[name], 1.0, True)[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"clip": 1.0}, {"weight_decay": 0.1}, {"estimator": estimators.Nesterov()}])
-@pytest.mark.parametrize("name", ["SOAP", "Spectral", "KL-Shampoo", "PSGD"])
+@pytest.mark.parametrize("name", ["SOAP", "Muon", "KL-Shampoo", "PSGD"])
 def test_it_trains(name, options):
     _, losses = run(FAMILY[name], data=batches()[:1] * 15, **options)
     assert losses[-1] < losses[0]
@@ -608,7 +608,7 @@ def test_it_trains(name, options):
 def test_two_gradients_cost_no_copy_of_x():
     """g and the factors, and the numbers of a pending move."""
     p = torch.zeros(4, 3, requires_grad=True)
-    for matrix, names in [(SOAP(), {"L", "R", "QL", "QR", "v", "retries", "failures"}), (Spectral(), set())]:
+    for matrix, names in [(SOAP(), {"L", "R", "QL", "QR", "v", "retries", "failures"}), (Muon(), set())]:
         opt = SuperAdam([p], tau=1.0, matrix=matrix)
         opt.init_state()
         assert opt.state[p].keys() == {"step", "phase", "gamma", "g"} | names
@@ -689,8 +689,8 @@ def test_a_gradient_that_is_not_finite_is_refused_and_leaves_no_trace(name, valu
     torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
-# Not Spectral with λ, whose eigenvectors the host waits for in each step.
-@pytest.mark.parametrize("name", [name for name in WITH_FACTORS if not name.startswith("Spectral")])
+# Not Muon with λ, whose eigenvectors the host waits for in each step.
+@pytest.mark.parametrize("name", [name for name in WITH_FACTORS if not name.startswith("Muon")])
 def test_a_device_leaves_out_what_is_not_finite_and_tells_later(name, monkeypatch):
     """There the host does not look in every step. Factors stay finite, x stays, and nothing has to be refilled."""
     monkeypatch.setattr(checks, "waits", lambda x: True)
@@ -961,9 +961,7 @@ def test_sets_that_need_a_diagonal_are_refused(constraint):
         SuperAdam(Net(), matrix=ByShape(SOAP()), constraint=constraint)
 
 
-@pytest.mark.parametrize(
-    "matrix", [SOAP(), SOAP(block=2), SOAP(split=2, batch_dims=1), Adafactor(), Spectral()], ids=str
-)
+@pytest.mark.parametrize("matrix", [SOAP(), SOAP(block=2), SOAP(split=2, batch_dims=1), Adafactor(), Muon()], ids=str)
 def test_many_tensors_are_cut_into_matrices_as_each_by_itself(matrix):
     """Whatever their order in memory, and back."""
     params = [torch.zeros(4, 6, 2, 3) for _ in range(3)]

@@ -412,7 +412,7 @@ def test_alarm_of_an_exploding_estimator():
 
 def test_a_sum_of_gradients_does_not_explode():
     """SAdaGrad's g is larger than any gradient by design."""
-    stages = {"estimator": estimators.Summed(), "iterate": iterates.Staged(), "schedule": schedules.Constant()}
+    stages = {"estimator": estimators.Summed(), "iterate": iterates.SAdaGrad(), "schedule": schedules.Constant()}
     opt = SuperAdam([torch.ones(2, requires_grad=True)], **stages)
     monitor = Monitor(opt, 1)
     for _ in range(30):

@@ -31,7 +31,7 @@ def test_check_theory_reads_the_optimizer():
     [
         ({"schedule": schedules.Constant()}, "schedule Constant"),
         ({"tau": 0.5}, "tau = 0.5"),
-        ({"iterate": iterates.Ahead()}, "iterate Ahead"),
+        ({"iterate": iterates.Nigt()}, "iterate Nigt"),
         ({"clip": 1.0}, "clip = 1"),
         ({"lr": 0.0}, "lr = 0"),
         ({"weight_decay": 0.1}, "decoupled weight decay"),

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from equality import net
-from superadam.matrices import SOAP, ByShape, PSGDKron, SecondMoment, Shampoo, Spectral, Yogi
+from superadam.matrices import SOAP, ByShape, Muon, PSGDKron, SecondMoment, Shampoo, Yogi
 from trust.compositions import PARTS, Noisy, RefusedError, furthest, optimizer, options_of, tensors
 from trust.test_refused_steps import identical
 
@@ -85,11 +85,11 @@ NESTED = {
     "Shampoo": ByShape(Shampoo(every=2)),
     "grafted": ByShape(Shampoo(every=2, grafting=SecondMoment())),
     "grafted by another": ByShape(Shampoo(every=2, grafting=Yogi())),
-    "Muon": ByShape(Spectral()),
+    "Muon": ByShape(Muon()),
     "PSGD": ByShape(PSGDKron()),
-    "another for the rest": ByShape(Spectral(), Yogi()),
-    "several": ByShape((Spectral(), SOAP())),
-    "within": ByShape(ByShape(Spectral(), Yogi())),
+    "another for the rest": ByShape(Muon(), Yogi()),
+    "several": ByShape((Muon(), SOAP())),
+    "within": ByShape(ByShape(Muon(), Yogi())),
     "alone": SecondMoment(),
 }
 

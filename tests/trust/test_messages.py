@@ -69,7 +69,6 @@ def test_a_class_of_models():
     [
         ("Adam", r"write matrix=SecondMoment\(lam=1e-8, bias_correction=True\), which is the default"),
         ("adamw", r"write matrix=SecondMoment\("),
-        ("Muon", r'write matrix=ByShape\(Spectral\(\)\), or create\("muon", params\)'),
         ("Lion", r"write matrix=Sign\(\)"),
         ("SGD", r"write matrix=Identity\(\)"),
     ],

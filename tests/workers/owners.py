@@ -27,8 +27,8 @@ OF_TENSORS = {
     },
     "KLShampoo": {"matrix": matrices.ByShape(matrices.KLShampoo(**KRONECKER)), "lr": 0.01},
     "PSGDKron": {"matrix": matrices.ByShape(matrices.PSGDKron()), "lr": 0.01, "foreach": False},
-    "Muon": {"matrix": matrices.ByShape(matrices.Spectral(), rate=0.3), "estimator": Nesterov(), "lr": 0.02},
-    "Spectral tau=1": {"matrix": matrices.ByShape(matrices.Spectral(lam=0.1)), "lr": 0.02, "tau": 1.0},
+    "Muon": {"matrix": matrices.ByShape(matrices.Muon(), rate=0.3), "estimator": Nesterov(), "lr": 0.02},
+    "Spectral tau=1": {"matrix": matrices.ByShape(matrices.Muon(lam=0.1)), "lr": 0.02, "tau": 1.0},
 }
 
 

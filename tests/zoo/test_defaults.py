@@ -60,7 +60,7 @@ def test_every_matrix_trains_with_its_own_lr(matrix, schedule, tau):
     assert fall(SuperAdam(model, tau=tau, matrix=matrix, schedule=schedule), model) < 0.8
 
 
-@pytest.mark.parametrize(("name", "tau"), [(name, 0.0) for name in OF_TENSORS] + [("SOAP", 1.0), ("Spectral", 1.0)])
+@pytest.mark.parametrize(("name", "tau"), [(name, 0.0) for name in OF_TENSORS] + [("SOAP", 1.0), ("Muon", 1.0)])
 def test_a_matrix_of_each_tensor_trains_with_its_own_lr(name, tau):
     model = network()
     assert fall(SuperAdam(model, tau=tau, matrix=matrices.ByShape(KNOWN[name]())), model) < 0.8

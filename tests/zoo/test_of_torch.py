@@ -215,7 +215,7 @@ def test_momentum_of_steps_is_the_same_in_pieces(more):
     "options",
     [
         {"matrix": matrices.Centered(lam=1e-3), "estimator": estimators.HeavyBall(0.8)},
-        {"matrix": matrices.Resilient()},
+        {"matrix": matrices.Rprop()},
         {"matrix": matrices.Identity(), "stepsize": stepsizes.Decaying(1.0), "iterate": iterates.Averaged(1.0, 2)},
     ],
     ids=str,

@@ -205,3 +205,10 @@ def test_the_leaderboard_knows_the_learning_rates_that_one_method_alone_tunes():
     assert row.cells["task"].outcome == "insufficient"
     assert row.cells["task"].needs == ("values of AdamW.lr above 10 for a",)
     assert math.isfinite(row.cells["task"].ratio)
+
+
+def test_the_terminal_names_whose_learning_rate_is_open():
+    found = verdict(tuned({"adamw": 1.0, "adam": 0.5}, {"adamw": "highest"}))
+    assert re.search(r"Needed for Adam: values of lr above [\d.]+ for AdamW\.", found.short)
+    found = verdict(tuned({"adamw": 1.0, "adam": 3.0}, {"adam": "lowest"}))
+    assert re.search(r"Needed for Adam: values of lr below [\d.e-]+\.\n", found.short)

@@ -376,7 +376,7 @@ def test_an_lstm_carries_its_state_through_an_epoch_and_shows_both_evaluations_t
 def test_adam_plus_is_measured_at_x_and_not_where_it_takes_gradients(run):
     one = run("digits-mlp", "adam_plus")
     one.train()
-    with pytest.warns(UserWarning, match="hold the point where Ahead"):
+    with pytest.warns(UserWarning, match="hold the point where Nigt"):
         ahead = one.workload.evaluate("train")["loss"]
     one.opt.flush()
     assert rows(one.folder.path)[-1]["train_loss"] == one.workload.evaluate("train")["loss"] != ahead

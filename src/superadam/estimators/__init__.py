@@ -7,21 +7,21 @@ It stores neither of them. `s` is the state of the parameters being updated: `s.
 
 from superadam.estimators.anchors import Page
 from superadam.estimators.base import Blend, Estimator
-from superadam.estimators.blends import GradientDifferences, HeavyBall, NesterovAdam, TwoAverages
-from superadam.estimators.line_11 import Averaged, Corrected, Nesterov, NesterovRecursive, Recursive, Summed
+from superadam.estimators.blends import Adan, AdEMAMix, HeavyBall, NAdam
+from superadam.estimators.line_11 import Averaged, Mars, Nesterov, NesterovRecursive, Recursive, Summed
 
 __all__ = [
+    "AdEMAMix",
+    "Adan",
     "Averaged",
     "Blend",
-    "Corrected",
     "Estimator",
-    "GradientDifferences",
     "HeavyBall",
+    "Mars",
+    "NAdam",
     "Nesterov",
-    "NesterovAdam",
     "NesterovRecursive",
     "Page",
     "Recursive",
     "Summed",
-    "TwoAverages",
 ]

@@ -13,10 +13,10 @@ from superadam.lists import mix
 from superadam.parts import check
 from superadam.schedules import BiasCorrected
 
-__all__ = ["GradientDifferences", "HeavyBall", "NesterovAdam", "TwoAverages"]
+__all__ = ["AdEMAMix", "Adan", "HeavyBall", "NAdam"]
 
 
-class TwoAverages(Blend):
+class AdEMAMix(Blend):
     r"""A fast average of gradients plus a multiple of a slow one (AdEMAMix: Pagliardini et al. 2024).
 
     $$m_t = (1-\alpha_t) m_{t-1} + \alpha_t \nabla f(x_t; \xi_t), \qquad
@@ -31,8 +31,8 @@ class TwoAverages(Blend):
         warmup: number of steps during which a_t and β_t rise. 0 keeps them constant.
         start: β of the slow average in the first step of a warm-up.
 
-    >>> TwoAverages(warmup=1000)
-    TwoAverages(a=2.0, beta=0.9999, warmup=1000, start=0.9)
+    >>> AdEMAMix(warmup=1000)
+    AdEMAMix(a=2.0, beta=0.9999, warmup=1000, start=0.9)
     """
 
     a: float = 2.0
@@ -75,7 +75,7 @@ class TwoAverages(Blend):
         return s.g + slow * self.share(s.step)
 
 
-class GradientDifferences(Blend):
+class Adan(Blend):
     r"""An average of gradients plus an average of their changes from batch to batch (Adan: Xie et al. 2022).
 
     $$\Delta_t = \nabla f(x_t; \xi_t) - \nabla f(x_{t-1}; \xi_{t-1}), \qquad
@@ -86,8 +86,8 @@ class GradientDifferences(Blend):
     Args:
         beta: weight of the old average of changes, and of that average in g_t.
 
-    >>> GradientDifferences()
-    GradientDifferences(beta=0.92)
+    >>> Adan()
+    Adan(beta=0.92)
     """
 
     beta: float = 0.92
@@ -161,7 +161,7 @@ class HeavyBall(Blend):
         return super().objection(others, options)
 
 
-class NesterovAdam(Blend):
+class NAdam(Blend):
     r"""Nesterov's momentum with torch's weights of NAdam (Dozat 2016).
 
     $$m_t = \beta m_{t-1} + (1-\beta) \nabla f(x_t; \xi_t), \qquad
@@ -175,8 +175,8 @@ class NesterovAdam(Blend):
         beta: weight of the old average; the schedule needs the same.
         decay: ψ, how fast μ_t rises to β.
 
-    >>> NesterovAdam()
-    NesterovAdam(beta=0.9, decay=0.004)
+    >>> NAdam()
+    NAdam(beta=0.9, decay=0.004)
     """
 
     beta: float = 0.9

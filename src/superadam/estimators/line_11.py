@@ -13,7 +13,7 @@ from superadam.lists import Scalar, TensorList, add_scaled, mix
 from superadam.parts import check
 from superadam.schedules import BiasCorrected
 
-__all__ = ["Averaged", "Corrected", "Nesterov", "NesterovRecursive", "Recursive", "Summed"]
+__all__ = ["Averaged", "Mars", "Nesterov", "NesterovRecursive", "Recursive", "Summed"]
 
 
 class Recursive(Estimator):
@@ -138,7 +138,7 @@ class NesterovRecursive(OnLine11):
         return grad
 
 
-class Corrected(Estimator):
+class Mars(Estimator):
     r"""A corrected and clipped gradient, averaged (MARS: Yuan et al. 2024).
 
     $$c_t = \nabla f(x_t; \xi_t) + \tau\frac{1-\alpha}{\alpha}
@@ -158,8 +158,8 @@ class Corrected(Estimator):
         previous_batch: use ∇f(x_{t-1}; ξ_{t-1}), which is known, instead of ∇f(x_{t-1}; ξ_t). The noise no longer
             cancels, but one gradient per step is enough.
 
-    >>> Corrected()
-    Corrected(tau=0.025, alpha=0.05, bound=1.0, previous_batch=False)
+    >>> Mars()
+    Mars(tau=0.025, alpha=0.05, bound=1.0, previous_batch=False)
     """
 
     tau: float = 0.025
@@ -201,7 +201,7 @@ class Corrected(Estimator):
 
 
 class Summed(Estimator):
-    r"""The sum of all gradients of the stage. With `iterates.Staged` it is dual averaging within each stage.
+    r"""The sum of all gradients of the stage. With `iterates.SAdaGrad` it is dual averaging within each stage.
 
     $$g_t = \sum_{i \text{ in this stage}} \nabla f(x_i; \xi_i)$$
 
@@ -218,7 +218,9 @@ class Summed(Estimator):
         return grad
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
-        return None if others.iterate.on_host else "a sum that never begins anew grows without end: use iterates.Staged"
+        return (
+            None if others.iterate.on_host else "a sum that never begins anew grows without end: use iterates.SAdaGrad"
+        )
 
 
 class Averaged(OnLine11):

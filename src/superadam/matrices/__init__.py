@@ -1,20 +1,20 @@
 """Line 4: the adaptive matrices H_t."""
 
 from superadam.lists import dot, norm2
-from superadam.matrices.adam_kin import Centered, InfinityNorm, PastSecondMoment, Rectified
+from superadam.matrices.adam_kin import Adamax, Adopt, Centered, RAdam
 from superadam.matrices.base import Diagonal, Joint, Matrix, MultipleOfIdentity, Scalar, Slot
-from superadam.matrices.bounded import Resilient, Sign, Sophia, sampled_label_loss
+from superadam.matrices.bounded import Rprop, Sign, Sophia, sampled_label_loss
 from superadam.matrices.by_shape import ByShape
 from superadam.matrices.diagonal import AdaBound, AdaDelta, AdaGrad, AMSGrad, Cautious, SCAdaGrad, Yogi
 from superadam.matrices.factored import Adafactor, AdamMini
 from superadam.matrices.kronecker import Shampoo
+from superadam.matrices.muon import Muon
 from superadam.matrices.paper import BarzilaiBorwein, Belief, BeliefNorm, GradientNorm, SecondMoment
 from superadam.matrices.per_tensor import PerTensor
 from superadam.matrices.psgd import PSGDKron
 from superadam.matrices.quasi_newton import DampedLBFGS
 from superadam.matrices.scalar import AccumulatedNorm, EstimateNorm, Identity
 from superadam.matrices.soap import SOAP, KLShampoo
-from superadam.matrices.spectral import Spectral
 from superadam.matrices.zero import Zero
 
 __all__ = [
@@ -26,6 +26,8 @@ __all__ = [
     "AdaGrad",
     "Adafactor",
     "AdamMini",
+    "Adamax",
+    "Adopt",
     "BarzilaiBorwein",
     "Belief",
     "BeliefNorm",
@@ -37,16 +39,15 @@ __all__ = [
     "EstimateNorm",
     "GradientNorm",
     "Identity",
-    "InfinityNorm",
     "Joint",
     "KLShampoo",
     "Matrix",
     "MultipleOfIdentity",
+    "Muon",
     "PSGDKron",
-    "PastSecondMoment",
     "PerTensor",
-    "Rectified",
-    "Resilient",
+    "RAdam",
+    "Rprop",
     "SCAdaGrad",
     "Scalar",
     "SecondMoment",
@@ -54,7 +55,6 @@ __all__ = [
     "Sign",
     "Slot",
     "Sophia",
-    "Spectral",
     "Yogi",
     "Zero",
     "dot",

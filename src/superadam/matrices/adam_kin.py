@@ -12,10 +12,10 @@ from superadam.lists import mix
 from superadam.matrices.base import STILL, Diagonal, check_options
 from superadam.parts import check
 
-__all__ = ["Centered", "InfinityNorm", "PastSecondMoment", "Rectified"]
+__all__ = ["Adamax", "Adopt", "Centered", "RAdam"]
 
 
-class InfinityNorm(Diagonal):
+class Adamax(Diagonal):
     r"""The largest absolute gradient, with exponential decay (Adamax: Kingma and Ba 2015).
 
     $$u_t = \max\bigl(\beta u_{t-1}, |\nabla f(x_t; \xi_t)| + \lambda\bigr), \qquad H_t = \mathrm{diag}(u_t)$$
@@ -24,8 +24,8 @@ class InfinityNorm(Diagonal):
         beta: decay factor of the largest gradient per step.
         lam: λ, added to the absolute value of every gradient.
 
-    >>> InfinityNorm()
-    InfinityNorm(beta=0.999, lam=1e-08)
+    >>> Adamax()
+    Adamax(beta=0.999, lam=1e-08)
     """
 
     beta: float = 0.999
@@ -80,7 +80,7 @@ class Centered(Diagonal):
         return variance.clamp_min_(0.0).sqrt().add_(self.lam)  # rounding may make it negative
 
 
-class Rectified(Diagonal):
+class RAdam(Diagonal):
     r"""$I$ in the first steps, then Adam's second moment, once its variance is small enough (RAdam: Liu et al. 2020).
 
     $$H_t = \mathrm{diag}\Bigl(\frac{\sqrt{v_t} + \lambda}{r_t \sqrt{1-\beta^t}}\Bigr) \text{ if } \rho_t > 5,
@@ -93,9 +93,9 @@ class Rectified(Diagonal):
         beta: weight of the old average; 1 - β is that of the newest gradient.
         lam: λ, added to the root of the second moment. It bounds H_t from below, and so the steps from above.
 
-    >>> Rectified()
-    Rectified(beta=0.999, lam=1e-08)
-    >>> [round(Rectified().trust(t), 5) for t in (1, 5, 6, 1000)]
+    >>> RAdam()
+    RAdam(beta=0.999, lam=1e-08)
+    >>> [round(RAdam().trust(t), 5) for t in (1, 5, 6, 1000)]
     [0.0, 0.0, 0.002, 0.51315]
     """
 
@@ -130,7 +130,7 @@ class Rectified(Diagonal):
         return h.div_(trust) if trust > 0 else torch.ones_like(h)
 
 
-class PastSecondMoment(Diagonal):
+class Adopt(Diagonal):
     r"""The second moment of all gradients except the newest, with bounded steps (ADOPT: Taniguchi et al. 2024).
 
     $$H_t = \mathrm{diag}\Bigl(\max\bigl(\sqrt{v_{t-1}},\; \lambda,\;
@@ -145,8 +145,8 @@ class PastSecondMoment(Diagonal):
         lam: λ, the smallest entry of H_t.
         power: how fast the bound on |H_t⁻¹ ∇f| grows with t.
 
-    >>> PastSecondMoment()
-    PastSecondMoment(beta=0.9999, lam=1e-06, power=0.25)
+    >>> Adopt()
+    Adopt(beta=0.9999, lam=1e-06, power=0.25)
     """
 
     beta: float = 0.9999

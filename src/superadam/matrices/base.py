@@ -65,13 +65,10 @@ class Matrix(Part, kind="matrix"):
 
     _instead: ClassVar[dict[str, str]] = {
         **dict.fromkeys(("adam", "adamw"), "matrix=SecondMoment(lam=1e-8, bias_correction=True), which is the default"),
-        "muon": 'matrix=ByShape(Spectral()), or create("muon", params)',
         "rmsprop": 'matrix=SecondMoment(beta=0.99, lam=1e-8), or create("rmsprop", params)',
         "sgd": 'matrix=Identity(), or create("sgd", params)',
         **dict.fromkeys(("lion", "signsgd", "signum"), 'matrix=Sign(), or create("lion", params)'),
         "adabelief": 'matrix=Belief(), or create("adabelief", params)',
-        "radam": 'matrix=Rectified(), or create("radam", params)',
-        "adopt": 'matrix=PastSecondMoment(), or create("adopt", params)',
     }
 
     # The kinds, for modules that do not import this one.

@@ -11,7 +11,7 @@ from superadam.bucket import Bucket
 from superadam.matrices.base import STILL, Diagonal
 from superadam.parts import check
 
-__all__ = ["Resilient", "Sign", "Sophia", "sampled_label_loss"]
+__all__ = ["Rprop", "Sign", "Sophia", "sampled_label_loss"]
 
 
 class Sign(Diagonal):
@@ -89,7 +89,7 @@ class Sophia(Diagonal):
         return torch.maximum(s.h * (self.rho * self.batch), s.estimate.abs()).clamp_min(self.lam)
 
 
-class Resilient(Diagonal):
+class Rprop(Diagonal):
     r"""A step length for every coordinate, computed only from the signs of its gradients (Rprop: Riedmiller and Braun
     1993).
 
@@ -106,8 +106,8 @@ class Resilient(Diagonal):
         least: the shortest step.
         most: the longest step.
 
-    >>> Resilient()
-    Resilient(grow=1.2, shrink=0.5, least=1e-06, most=50.0)
+    >>> Rprop()
+    Rprop(grow=1.2, shrink=0.5, least=1e-06, most=50.0)
     """
 
     grow: float = 1.2

@@ -152,7 +152,7 @@ def on_columns(Q: Tensor, X: Tensor, **how: bool) -> Tensor:
 
 
 def blocks(Q: Tensor) -> list[tuple[slice, slice, slice]]:
-    """Blocks of rows of a large matrix, the rows up to each block and those from it on. Products then skip the zeros
+    """Blocks of rows of a large matrix, with the rows up to each block and from it on. Products then skip the zeros
     below the diagonal, almost half of the work."""
     starts = range(0, Q.shape[-2], BLOCK)
     return [(slice(i, i + BLOCK), slice(0, i + BLOCK), slice(i, None)) for i in starts]

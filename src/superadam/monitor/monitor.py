@@ -45,7 +45,7 @@ class Monitor:
     - `alarms`: a dict from kind to message. Each is also a `MonitorWarning`, once until it clears.
 
     All values come from the state after the step. So with the schedule `Storm`, `alpha` is that of the next step, and
-    with the matrix `AdaDelta`, H already includes this step. With the iterates `Ahead` and `Staged`, x_t is the point
+    with the matrix `AdaDelta`, H already includes this step. With the iterates `Nigt` and `SAdaGrad`, x_t is the point
     where the gradient was taken. H of `DampedLBFGS` is not diagonal, so neither H nor M is reported. No theorem bounds
     `M` on a set that is not convex.
 

@@ -176,5 +176,5 @@ class Reading:
 
 
 def _one(found: Any) -> Tensor:
-    """Return the tensor of a list of one."""
+    """Return the only tensor of a list."""
     return found.tensors[0] if isinstance(found, TensorList) else found

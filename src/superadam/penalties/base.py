@@ -51,11 +51,11 @@ class Penalty(Part, kind="penalty"):
         return outside(self, x)
 
     def in_rows(self, x: Tensor) -> bool:
-        """Whether h is a sum over the x[i], so that x can be split along its first dimension."""
+        """Return whether h is a sum over the x[i], so that x can be split along its first dimension."""
         return False
 
     def argmin(self, y: Tensor, d: Tensor | float) -> Tensor:
-        """The minimiser of half the squared distance to y in the metric of d, plus the penalty."""
+        """Return the minimiser of half the squared distance to y in the metric of d, plus the penalty."""
         raise NotImplementedError(f"{type(self).__name__} has no argmin")
 
     def value(self, x: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class Penalty(Part, kind="penalty"):
 
 
 def pair_objection(constraint: ConvexSet | None, penalty: Penalty | None) -> str | None:
-    """The reason why line 9 has no known solution for this set and penalty together, or None.
+    """Return the reason why line 9 has no known solution for this set and penalty together, or None.
 
     Args:
         constraint: X, or None.
@@ -87,7 +87,7 @@ def pair_objection(constraint: ConvexSet | None, penalty: Penalty | None) -> str
 def combined_argmin(
     constraint: ConvexSet | None, penalty: Penalty | None, y: Tensor, d: Tensor | float, **memory: Any
 ) -> Tensor:
-    """The exact step of line 9 for a set, a penalty, or both. For both, it clips the penalty's minimiser.
+    """Return the exact step of line 9 for a set, a penalty, or both. For both, it clips the penalty's minimiser.
 
     Args:
         constraint: X, or None.

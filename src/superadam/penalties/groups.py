@@ -118,7 +118,7 @@ class OverlappingGroupLasso(Penalty):
         return self.lam * norms.sum()
 
     def _members(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The indices as a matrix with one row per group, and which entries only pad shorter rows."""
+        """Return the indices as a matrix with one row per group, and which entries only pad shorter rows."""
         if reason := self.misfit(x):
             raise ValueError(reason)
         most = max(map(len, self.groups))

@@ -92,7 +92,7 @@ def _value(m: Tensor, lam: float) -> Tensor:
 
 
 def _sides(c: Tensor, start: Tensor, lam: float) -> Tensor:
-    """Return 1 for each coordinate of a piece that belongs above 0, -1 for those below, 0 for those at 0.
+    """Return the sign of each coordinate of a piece: 1 above 0, -1 below, 0 at 0.
 
     The coordinates above minimise Σ cᵢ + λ · (number of ends of runs) over all subsets. The message mᵢ is the extra
     cost for the coordinates before i if i is above rather than below. It lies between -λ and λ:

@@ -29,14 +29,14 @@ __all__ = ["L1Ball", "L2Ball"]
 
 
 def norm_of(x: Tensor, dim: tuple[int, ...]) -> Tensor:
-    """‖x‖ of every slice. vector_norm has only five correct digits on a million float32 coordinates."""
+    """Return ‖x‖ of every slice. vector_norm has only five correct digits on a million float32 coordinates."""
     blocks = Blocks.of(dim, x)
     squares = [part.square().sum(blocks.dim, keepdim=True) for (part,) in blocks.parts]
     return blocks.unsliced(torch.stack(squares).sum(0).sqrt())
 
 
 def or_one(size: Tensor) -> Tensor:
-    """A divisor: `size`, or 1 where size is 0, so that 0/0 becomes 0."""
+    """Return a divisor: `size`, or 1 where size is 0, so that 0/0 becomes 0."""
     return torch.where(size > 0, size, 1.0)
 
 
@@ -94,7 +94,7 @@ class L2Ball(ConvexSet):
 
     @vertex
     def lmo(self, g: Tensor) -> Tensor:
-        """The boundary point in the direction -g; the center if g is 0."""
+        """Return the boundary point in the direction -g; the center if g is 0."""
         dim = dims(g, self.dim)
         unit = g / or_one(g.abs().amax(dim, keepdim=True))  # whose square neither overflows nor vanishes
         return like(self.center, g) - self.r * unit / or_one(norm_of(unit, dim))
@@ -150,7 +150,7 @@ class L1Ball(ConvexSet):
 
     @vertex
     def lmo(self, g: Tensor) -> Tensor:
-        """±r at the largest |g|, with the sign opposite to g, and 0 elsewhere. Ties: the first. 0 if g is 0."""
+        """Return ±r at the largest |g|, with the sign opposite to g, and 0 elsewhere. Ties: the first. 0 if g is 0."""
 
         def corner(g: Tensor) -> Tensor:
             i = g.abs().argmax(-1, keepdim=True)

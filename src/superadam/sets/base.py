@@ -63,11 +63,11 @@ class ConvexSet(Part, kind="constraint"):
     """Why there is no `lmo`, and what to use in its place."""
 
     def argmin(self, y: Tensor, d: Tensor | float) -> Tensor:
-        """The point of the set nearest to y in the metric of d."""
+        """Return the point of the set nearest to y in the metric of d."""
         raise NotImplementedError(f"{type(self).__name__} has no argmin")
 
     def lmo(self, g: Tensor) -> Tensor:
-        r"""A point of the set that minimises $\langle g, x\rangle$: line 9 for H → 0. Bounded sets only."""
+        r"""Return a point of the set that minimises $\langle g, x\rangle$: line 9 for H → 0. Bounded sets only."""
         raise NotImplementedError(f"{type(self).__name__} has no lmo: {self.no_lmo}")
 
     @property
@@ -76,7 +76,7 @@ class ConvexSet(Part, kind="constraint"):
         return type(self).lmo is not ConvexSet.lmo
 
     def centered(self) -> tuple[float | Tensor, ConvexSet]:
-        """For `needs = "eigen"`: the centre of the set's rotational symmetry, and the set shifted to centre 0."""
+        """Return the centre of the set's symmetry, and the set shifted to centre 0, for `needs = "eigen"`."""
         return 0.0, self
 
     def root_shape(self, x: Tensor) -> torch.Size | None:
@@ -88,7 +88,7 @@ class ConvexSet(Part, kind="constraint"):
         return (self,)
 
     def in_rows(self, x: Tensor) -> bool:
-        """Whether every x[i] has its own set, so that x can be split along its first dimension."""
+        """Return whether every x[i] has its own set, so that x can be split along its first dimension."""
         return False
 
     def misfit(self, x: Tensor) -> str | None:
@@ -106,20 +106,20 @@ class ConvexSet(Part, kind="constraint"):
         return point
 
     def violation(self, x: Tensor) -> Tensor:
-        """How far x is outside the set, as a 0-d tensor. 0 if x is feasible."""
+        """Return how far x is outside the set, as a 0-d tensor. 0 if x is feasible."""
         return largest((x.double() - self.argmin(x, 1.0).double()).abs())
 
     def relative_violation(self, x: Tensor) -> Tensor:
-        """`violation`, relative to the size of the numbers that it compares."""
+        """Return `violation`, relative to the size of the numbers that it compares."""
         x = x.double()
         return relative(self.violation(x), self._size(x))
 
     def _size(self, x: Tensor) -> Tensor:
-        """What `violation` is relative to: the largest coordinate. Sets of sums take the largest sum."""
+        """Return the size to compare `violation` with: the largest coordinate, or sum for sets of sums."""
         return largest(x.abs())
 
     def contains(self, x: Tensor, tol: float = 1e-6) -> bool:
-        """Whether x is feasible to within `tol`."""
+        """Return whether x is feasible to within `tol`."""
         return bool(self.violation(x) <= tol)
 
     def objection(self, others: Any, options: dict[str, Any]) -> str | None:
@@ -132,7 +132,7 @@ class ConvexSet(Part, kind="constraint"):
 
 
 def metric_objection(part: Any, others: Any) -> str | None:
-    """The reason why line 9 with this set or penalty has no known solution for a non-diagonal H_t, or None."""
+    """Return the reason why line 9 with this set or penalty has no known solution for a non-diagonal H_t, or None."""
     matrix, name = others.matrix, type(others.matrix).__name__
     family = next(kind for kind in type(matrix).__mro__ if "_kind" in vars(kind))  # it says that there is no `eigen`
     eigen = getattr(matrix, "eigen", None) is not None and type(matrix).eigen is not getattr(family, "eigen", None)
@@ -207,7 +207,7 @@ def in_metric(argmin: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def solving(argmin: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`in_metric` for a function that solves an equation. It may write into d, too.
+    """Return `in_metric` for a function that solves an equation. It may write into d, too.
 
     If the function takes `root`, that tensor holds the root of the last equation (initially zeros). The function
     replaces it by the new root. If it takes `sizes`, those are the sizes of y and d, or None if the host may not look.
@@ -309,7 +309,7 @@ def check_finite(name: str, value: float | Tensor) -> None:
 
 
 def like(value: float | Tensor, y: Tensor) -> Tensor:
-    """An option of a set, where y is: its dtype, device and shape."""
+    """Return an option of a set, where y is: its dtype, device and shape."""
     value = value.to(y) if isinstance(value, Tensor) else y.new_full((), value)
     try:
         return value.expand_as(y)
@@ -319,25 +319,25 @@ def like(value: float | Tensor, y: Tensor) -> Tensor:
 
 
 def dims(y: Tensor, dim: Dim) -> tuple[int, ...]:
-    """The dimensions to reduce over for one number per slice."""
+    """Return the dimensions to reduce over for one number per slice."""
     if dim is None:
         return tuple(range(y.dim()))
     return dim if isinstance(dim, tuple) else (dim,)
 
 
 def slices_in_rows(x: Tensor, dim: Dim, *options: float | Tensor) -> bool:
-    """Whether each slice along `dim` lies within one x[i], and all x[i] have the same options."""
+    """Return whether each slice along `dim` lies within one x[i], and all x[i] have the same options."""
     return x.dim() > 1 and not any(isinstance(o, Tensor) for o in options) and all(i % x.dim() for i in dims(x, dim))
 
 
 def slice_shape(x: Tensor, dim: Dim) -> torch.Size:
-    """The shape of a tensor with one number for each slice."""
+    """Return the shape of a tensor with one number for each slice."""
     reduced = {i % x.dim() for i in dims(x, dim)} if x.dim() else set()
     return torch.Size([1 if i in reduced else size for i, size in enumerate(x.shape)])
 
 
 def largest(excess: Tensor) -> Tensor:
-    """The largest element, or 0 if there is no positive one."""
+    """Return the largest element, or 0 if none is positive."""
     return excess.amax().clamp(min=0) if excess.numel() else excess.new_zeros(())
 
 
@@ -355,7 +355,7 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(y: Tensor, d: Tensor) -> Sizes:
-    """Of y and d. Raises an error if they are not finite."""
+    """Return the sizes of y and d. Raise an error if they are not finite."""
     # One look at all results: NaN fails every comparison. `aminmax` takes twice the time of `amin` and `amax`.
     sides = (y.amin(), y.amax(), *((d, d) if d.dim() == 0 else (d.amin(), d.amax())))
     y_min, y_max, d_min, d_max = torch.stack([side.to(d.dtype) for side in sides]).tolist()
@@ -367,7 +367,7 @@ def sizes_of(y: Tensor, d: Tensor) -> Sizes:
 
 
 def enough(part: Any, dtype: torch.dtype, sizes: Sizes) -> bool:
-    """Whether float32 is enough: no square, product or quotient in the solvers leaves its range.
+    """Return whether float32 is enough: no square, product or quotient in the solvers leaves its range.
 
     Otherwise the solvers run in float64, where they are correct for all float32 numbers. The result is then checked,
     because float16 may not be able to represent it.
@@ -380,7 +380,7 @@ def enough(part: Any, dtype: torch.dtype, sizes: Sizes) -> bool:
 
 
 def unit_of(d: Tensor, sizes: Sizes | None) -> Tensor | float | None:
-    """What d is divided by, so that no sum overflows: its largest element. None if its size is ordinary."""
+    """Return a divisor of d, its largest element, so that no sum overflows. None if its size is ordinary."""
     if sizes is None:
         return d.amax()
     return None if sizes.d_min >= 1e-9 and sizes.d_max <= 1e9 else sizes.d_max
@@ -400,7 +400,7 @@ def check_range(part: Any, sizes: Sizes) -> None:
 
 
 def _options(part: Any) -> tuple[float, float]:
-    """The least and the largest size of a part's options, ignoring 0 and inf. Cached."""
+    """Return the least and the largest size of a part's options, ignoring 0 and inf. Cached."""
     if "_option_sizes" not in part.__dict__:
         sizes = [float(v.abs().amax()) if isinstance(v, Tensor) else abs(v) for v in _numbers(part.spec())]
         counting = [size for size in sizes if 0 < size < math.inf] or [1.0]
@@ -409,7 +409,7 @@ def _options(part: Any) -> tuple[float, float]:
 
 
 def _numbers(option: Any) -> Iterator[float | Tensor]:
-    """The numbers and tensors in a part's spec, including nested parts."""
+    """Return the numbers and tensors in a part's spec, including nested parts."""
     if isinstance(option, dict):
         option = [value for name, value in option.items() if name not in ("dim", "group")]
     if isinstance(option, list | tuple):

@@ -63,7 +63,7 @@ class SecondOrderCone(ConvexSet):
 
 
 def _onto_cone(y: Tensor, d: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The step for slices along the last dimension. Also returns t - max(0, s)."""
+    """Return the step for slices along the last dimension. Also returns t - max(0, s)."""
     s = y.narrow(-1, -1, 1)
     ratio = d.narrow(-1, -1, 1) / d
     share = 1 / (1 + ratio)  # d / (d + d_t)

@@ -45,15 +45,15 @@ class GroupBall(ConvexSet, abstract=True):
         check(self.group is not None, "group", self.group, "the dimensions of a group; for all of them use one norm")
 
     def norms(self, x: Tensor) -> Tensor:
-        """The norm of each group, with its dimensions kept."""
+        """Return the norm of each group, with its dimensions kept."""
         raise NotImplementedError(f"{type(self).__name__} has no norms")
 
     def alone(self, y: Tensor, d: Tensor) -> Tensor:
-        """For each group alone, the λ at which its norm is 1, or 0."""
+        """Return the λ at which the norm of each group alone is 1, or 0."""
         raise NotImplementedError(f"{type(self).__name__} has no alone")
 
     def at(self, lam: Tensor, y: Tensor, d: Tensor, norms: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The norms for this λ, and their negative slopes in λ. `norms`, those of another λ, are the start."""
+        """Return the norms for this λ, and their negative slopes in λ. The start is `norms`, of another λ."""
         raise NotImplementedError(f"{type(self).__name__} has no at")
 
     def point(self, lam: Tensor, y: Tensor, d: Tensor, norms: Tensor) -> Tensor:
@@ -61,15 +61,15 @@ class GroupBall(ConvexSet, abstract=True):
         raise NotImplementedError(f"{type(self).__name__} has no point")
 
     def opposite(self, g: Tensor) -> Tensor:
-        """For each group, the point of norm r with the least inner product with g."""
+        """Return the point of norm r with the least inner product with g, for each group."""
         raise NotImplementedError(f"{type(self).__name__} has no opposite")
 
     def dual(self, g: Tensor) -> Tensor:
-        """That inner product, as a multiple of -r: the dual norm of g."""
+        """Return the dual norm of g: that inner product as a multiple of -r."""
         raise NotImplementedError(f"{type(self).__name__} has no dual")
 
     def _over(self, y: Tensor) -> tuple[int, ...]:
-        """The dimensions over which the norms are summed."""
+        """Return the dimensions over which the norms are summed."""
         over, n = dims(y, self.dim), max(y.dim(), 1)
         if y.dim() > 0 and not {i % n for i in dims(y, self.group)} <= {i % n for i in over}:
             raise ValueError(f"{self}: dim={self.dim} must include the dimensions of a group, {self.group}, and others")
@@ -95,8 +95,10 @@ class GroupBall(ConvexSet, abstract=True):
         return x if feasible is None else torch.where(inside, feasible, x)
 
     def _root(self, y: Tensor, d: Tensor, over: tuple[int, ...], start: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The λ at which the norms sum to 1, and the norms, by Newton's method. From a λ that is too small it never
-        overshoots. From a λ that is too large it reaches one that is too small in one step."""
+        """Return the λ at which the norms sum to 1, and the norms, by Newton's method.
+
+        From a λ that is too small it never overshoots. From a λ that is too large, a step leads to a smaller λ than the
+        solution."""
         small, least = tolerance(y), torch.finfo(y.dtype).tiny ** 0.5
         lam = self.alone(y, d).amax(over, keepdim=True) if start is None else start.nan_to_num(0.0, 0.0, 0.0)
         norms, below, stays = None, torch.full_like(lam, least), torch.zeros_like(lam, dtype=torch.bool)
@@ -124,7 +126,7 @@ class GroupBall(ConvexSet, abstract=True):
 
     @vertex
     def lmo(self, g: Tensor) -> Tensor:
-        """A point of norm r in the group with the largest dual norm of g (ties: the first), 0 elsewhere. 0 if g is."""
+        """Return a point of norm r in the group with the largest dual norm of g, the first of them; 0 if g is 0."""
 
         def first(dual: Tensor) -> Tensor:
             best = dual.argmax(-1, keepdim=True)

@@ -99,14 +99,14 @@ class Intersection(ConvexSet):
         return "inverse" if all(each.needs == "inverse" for each in self.sets) else "diagonal"
 
     def rows(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A and b of the linear sets, and which rows are inequalities."""
+        """Return a and b of the linear sets, and which rows are inequalities."""
         return joined(cast(list[LinearSet], [each for each in self.sets if each.needs == "inverse"]), x)
 
     def pieces(self, x: Tensor) -> tuple[ConvexSet, ...]:
         return tuple(piece for each in self.sets for piece in each.pieces(x))
 
     def split(self, x: Tensor) -> tuple[list[LinearSet], list[ConvexSet], L1Ball | L2Ball | None]:
-        """The rows, the other sets, as few as possible (all bounds are one box), and a ball beside them."""
+        """Return the rows, the other sets, as few as possible (all bounds are one box), and a ball beside them."""
         pieces = self.pieces(x)
         ordered = [each for each in pieces if isinstance(each, Ordered)]
         if not (len(pieces) == 2 and len(ordered) == 1 and any(isinstance(each, L1Ball) for each in pieces)):
@@ -186,14 +186,15 @@ class Intersection(ConvexSet):
         return torch.stack([each.violation(x).double() for each in self.sets]).amax()
 
     def relative_violation(self, x: Tensor) -> Tensor:
-        """The largest of all sets and their pieces. A bound of a simplex is compared with a coordinate, not with a
-        sum."""
+        """Return the largest of all sets and their pieces.
+
+        A bound of a simplex is compared with a coordinate, not with a sum."""
         parts = {id(part): part for part in (*self.sets, *self.pieces(x))}
         return torch.stack([each.relative_violation(x) for each in parts.values()]).amax()
 
 
 def _capped(box: list[Box], curved: list[ConvexSet]) -> tuple[list[Box], list[ConvexSet]]:
-    """A box and the first simplex of slices are one set."""
+    """Join a box and the first simplex of slices into one set."""
     simplex = next((each for each in curved if isinstance(each, Simplex | CappedSimplex)), None)
     if not box or simplex is None:
         return box, curved
@@ -207,12 +208,12 @@ def _capped(box: list[Box], curved: list[ConvexSet]) -> tuple[list[Box], list[Co
 
 
 def _whole(ball: L1Ball | L2Ball, x: Tensor) -> bool:
-    """Whether it is a ball of all coordinates, not of slices."""
+    """Return whether it is a ball of all coordinates, not of slices."""
     return len(dims(x, ball.dim)) == x.dim()
 
 
 def _bounds(bounds: list[tuple[Bound, Bound]], x: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest lower bounds and the smallest upper bounds."""
+    """Return the largest lower bounds and the smallest upper bounds."""
     low = torch.stack([like(-math.inf if lo is None else lo, x) for lo, _ in [(None, None), *bounds]]).amax(0)
     high = torch.stack([like(math.inf if hi is None else hi, x) for _, hi in [(None, None), *bounds]]).amin(0)
     if bool((low > high).any()):
@@ -277,7 +278,7 @@ class Sweep:
         self.first, self.others, self.y, self.d = first, others, y, d
 
     def once(self, p: Tensor) -> tuple[Tensor, Tensor, float, float]:
-        """The last x, the new p, the largest difference between two x (relative to the last), and the dual."""
+        """Return the last x, the new p, the largest difference between two x (relative to the last), and the dual."""
         x = self.first(self.y - p.sum(0), self.d)
         left, new = self.y - p.sum(0) - x, torch.empty_like(p)  # the p of the first set, then their sum
         off, dual = x.new_zeros(()), (self.d * left * (self.y - x)).sum()

@@ -23,12 +23,12 @@ class LinearSet(ConvexSet, abstract=True):
     inequality: ClassVar[bool] = False
 
     def rows(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A, b, and which rows are inequalities."""
+        """Return A, b, and which rows are inequalities."""
         A, b = self.system(x)
         return A, b, torch.full((len(A),), self.inequality, device=A.device)
 
     def system(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """A for the flattened x, and b."""
+        """Return A for the flattened x, and b."""
         raise NotImplementedError(f"{type(self).__name__} has no system")
 
     def relative_violation(self, x: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class OneRow(LinearSet, abstract=True):
         return like(self.a, x).reshape(1, -1), x.new_full((1,), self.b)
 
     def violated(self, excess: Tensor) -> Tensor:
-        """Whether x is outside, given aᵀx - b."""
+        """Return whether x is outside, given aᵀx - b."""
         raise NotImplementedError(f"{type(self).__name__} has no violated")
 
     @solving
@@ -196,7 +196,7 @@ Vector = list[Tensor]
 
 @torch.no_grad()
 def correction(sets: Sequence[ConvexSet | None], y: Vector, inverse: Callable[[Vector], Vector]) -> Vector:
-    r"""$H^{-1} A^\top \lambda$. y minus this is the exact step of line 9, the feasible point nearest to y.
+    r"""Return $H^{-1} A^\top \lambda$. y minus this is the exact step of line 9, the feasible point nearest to y.
 
     There is one linear set for each tensor of y (None: no set). H is one matrix for all tensors, and `inverse` returns
     $H^{-1} v$. For $A x = b$, $\lambda = (A H^{-1} A^\top)^{-1} (A y - b)$.

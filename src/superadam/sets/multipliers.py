@@ -15,7 +15,7 @@ DEPENDENT = 1e-6  # a row this close to the span of others, relative to its leng
 
 
 def multipliers(S: Tensor, e: Tensor, inequality: Tensor, gram: Tensor | None = None) -> Tensor:
-    r"""$\lambda$ with $S \lambda = e$. For inequalities, $0 \le \lambda \perp S \lambda - e \ge 0$.
+    r"""Return $\lambda$ with $S \lambda = e$. For inequalities, $0 \le \lambda \perp S \lambda - e \ge 0$.
 
     S is positive semidefinite. It is singular only if rows are linearly dependent. `gram` is $A A^\top$, by default S.
 
@@ -33,7 +33,7 @@ def multipliers(S: Tensor, e: Tensor, inequality: Tensor, gram: Tensor | None = 
 
 
 def root_of(S: Tensor, least: float = 0.0) -> Tensor:
-    """A matrix B with BᵀB = S, for a positive semidefinite S. Eigenvalues below `least` are raised to it."""
+    """Return a matrix B with BᵀB = S, for a positive semidefinite S. Eigenvalues below `least` are raised to it."""
     values, Q = torch.linalg.eigh(S)
     B: Tensor = values.clamp(min=least).sqrt()[:, None] * Q.T
     return B
@@ -42,7 +42,7 @@ def root_of(S: Tensor, least: float = 0.0) -> Tensor:
 def active_set(
     B: Tensor, C: Tensor, e: Tensor, inequality: Tensor, start: Tensor, guess: Tensor, small: Tensor
 ) -> Tensor:
-    r"""$\delta$ such that $v = e - S \delta \le 0$, with $v = 0$ where $\lambda = \lambda_0 + \delta \ne 0$.
+    r"""Return $\delta$ for which $v = e - S \delta \le 0$, with $v = 0$ where $\lambda = \lambda_0 + \delta \ne 0$.
 
     For equations v is 0 too, and $\lambda$ may have any sign.
     This is the dual method of Goldfarb and Idnani (1983). It adds the most violated row to the active set, and removes
@@ -84,7 +84,7 @@ def active_set(
 def _improved(
     active: Tensor, B: Tensor, C: Tensor, e: Tensor, inequality: Tensor, start: Tensor, small: Tensor
 ) -> Tensor:
-    """A better guess: all rows with a negative multiplier leave at once, and all that are violated come in.
+    """Return a better guess: all rows with a negative multiplier leave at once, and all that are violated come in.
 
     It is often the solution after a few rounds, and may go in circles as well.
     """
@@ -126,7 +126,7 @@ def _take_in(
 
 
 def _solved(B: Tensor, e: Tensor, start: Tensor, active: Tensor) -> Tensor:
-    """δ with v = 0 in the active rows, and λ = 0 in the others."""
+    """Return δ with v = 0 in the active rows, and λ = 0 in the others."""
     delta = torch.where(active, 0.0, 0.0 - start)
     if bool(active.any()):
         R = torch.linalg.qr(B[:, active], mode="r").R
@@ -137,7 +137,7 @@ def _solved(B: Tensor, e: Tensor, start: Tensor, active: Tensor) -> Tensor:
 
 
 def _mixture(M: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-    """The r for which M r is nearest to the column, and the residual."""
+    """Return the r for which M r is nearest to the column, and the residual."""
     Q, R = torch.linalg.qr(M)
     along = Q.T @ column
     left = column - Q @ along
@@ -147,7 +147,7 @@ def _mixture(M: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def independent(C: Tensor, wanted: Tensor, first: Tensor) -> Tensor:
-    """Those of the rows that do not depend on the ones before them; `first` come first."""
+    """Return the rows that do not depend on earlier rows; `first` come first."""
     order = torch.cat([first.nonzero(), wanted.nonzero()]).flatten()
     while len(order):
         diagonal = torch.linalg.qr(C[:, order], mode="r").R.diagonal().abs()

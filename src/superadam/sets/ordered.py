@@ -78,7 +78,7 @@ class Ordered(ConvexSet):
         return x if low == -math.inf and high == math.inf else x.clamp_(low, high)
 
     def _bent(self, y: Tensor, d: Tensor, root: Tensor | None) -> Tensor:
-        """The step for convex or concave slices along the last dimension."""
+        """Return the step for convex or concave slices along the last dimension."""
         n = y.shape[-1]
         rows = self._rows(n, y.device)
         if len(rows[0]) == 0:
@@ -95,7 +95,7 @@ class Ordered(ConvexSet):
         return x.view(y.shape)
 
     def _rows(self, n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """A x ≤ b: second differences and bounds. The ends are bounds of all others on one side."""
+        """Return A x ≤ b: second differences and bounds. The ends bound all others on one side."""
         if n > LONGEST:
             raise ValueError(f"{self} is for slices of at most {LONGEST:,} coordinates, and these have {n:,}")
         eye, (low, high) = torch.eye(n, dtype=torch.float64, device=device), self._ends()
@@ -119,8 +119,10 @@ class Ordered(ConvexSet):
 
     @vertex
     def lmo(self, g: Tensor) -> Tensor:
-        """A vertex. Ordered: one step from one bound to the other, at the first of the best places. Convex: straight
-        from the upper bound down to the lower one at either end, or the lower bound; the first of the best kinks."""
+        """Return a vertex.
+
+        Ordered: a step from one bound to the other, at the first of the best places. Convex: straight from the upper
+        bound down to the lower bound at either end, or the lower bound; the first of the best kinks."""
         if not self.bounded:
             raise ValueError(f"{self} has no lmo: it is not bounded. Give it low and high")
         low, high = self._ends()
@@ -142,7 +144,7 @@ class Ordered(ConvexSet):
         return self.order in ORDERS and slices_in_rows(x, self.dim)
 
     def violation(self, x: Tensor) -> Tensor:
-        """The largest step, or change of two steps, in the wrong direction, or the distance to the bounds."""
+        """Return the largest step, or change of two steps, in the wrong direction, or the distance to the bounds."""
         times = 1 if self.order in ORDERS else 2
 
         def descents(x: Tensor) -> Tensor:
@@ -177,7 +179,7 @@ class Steps(LinearSet, abstract=True):
 
 
 def _hinges(g: Tensor) -> Tensor:
-    r"""The convex sequence between 0 and 1 with the least ⟨g, x⟩, for slices along the last dimension.
+    r"""Return the convex sequence between 0 and 1 with the least ⟨g, x⟩, for slices along the last dimension.
 
     Every such sequence is $\sum_k \alpha_k L_k + \sum_k \beta_k R_k$ with $\alpha, \beta \ge 0$ of sum at most 1, where
     $L_k = \max(0, k - i) / (k - 1)$ falls from 1 at the first coordinate to 0 at the k-th, and $R_k$ rises from 0 at
@@ -227,7 +229,7 @@ def isotonic(y: Tensor, w: Tensor) -> Tensor:
 
 
 def _blocks(v: Tensor, sums: Tensor, w: Tensor, first: Tensor | None) -> Tensor:
-    """For each entry of v, the index of its new block: the blocks of one descent, with some of their neighbours."""
+    """Return the index of the new block of each entry of v: the blocks of a descent, with some neighbours."""
     begins = torch.ones(len(v), dtype=torch.int32, device=v.device)
     torch.ge(v[1:], v[:-1], out=begins[1:])
     if first is not None:

@@ -93,13 +93,13 @@ Rows = tuple[Tensor, Tensor, Tensor]
 
 
 def joined(sets: list[LinearSet], x: Tensor) -> Rows:
-    """A and b of several linear sets, and which rows are inequalities."""
+    """Return a and b of several linear sets, and which rows are inequalities."""
     A, b, inequality = zip(*(each.rows(x) for each in sets), strict=True)
     return torch.cat(A), torch.cat(b), torch.cat(inequality)
 
 
 def without_repeated(rows: Rows) -> Rows:
-    """The rows without equations that follow from others, as the sums of two simplices do."""
+    """Return the rows without equations that follow from others, as the sums of two simplices do."""
     A, b, inequality = rows
     equations = (~inequality).nonzero().flatten()
     if len(equations) < 2:
@@ -116,7 +116,7 @@ def without_repeated(rows: Rows) -> Rows:
 
 
 def nearest_on_rows(rows: Rows, y: Tensor, d: Tensor, root: Tensor | None = None) -> Tensor:
-    """The x nearest to y that satisfies the rows.
+    """Return the x nearest to y that satisfies the rows.
 
     `root` is 1 for the rows with λ > 0, and 0 for the others.
     """
@@ -220,7 +220,7 @@ class OnRows:
         )
 
     def by_active_bounds(self, y: Tensor, box: Intervals) -> Tensor:
-        """The same with the bounds as rows: slower, but exact for more orders of magnitude in d."""
+        """Return the same with the bounds as rows: slower, but exact for more orders of magnitude in d."""
         lo, hi = box.bounds()
         lo, hi = like(-math.inf if lo is None else lo, y).flatten(), like(math.inf if hi is None else hi, y).flatten()
         eye, (A, b, inequality) = torch.eye(y.numel(), dtype=y.dtype, device=y.device), self.rows
@@ -237,7 +237,7 @@ class OnRows:
         return self.A @ x.flatten() - self.b
 
     def factor(self, lam: Tensor, x: Tensor) -> Tensor:
-        """B with BᵀB the derivative of -A x(λ), plus a little of what it would be without the set.
+        """Return B with BᵀB the derivative of -A x(λ), plus a little of the derivative without the set.
 
         So its rows have the same linear dependencies as those of A, and rows that the set keeps fixed are not lost.
         """
@@ -249,7 +249,7 @@ class OnRows:
         return root_of((self.derivative(lam, x) + HELD * free) / torch.outer(unit, unit)) * unit
 
     def derivative(self, lam: Tensor, x: Tensor) -> Tensor:
-        """The derivative of -A x(λ), by differences."""
+        """Return the derivative of -A x(λ), by differences."""
         size = 1e-3 * self.y.abs().amax() + x.abs().amax() + 1e-3 * self.b.abs().amax()
         h = 1e-7 * size.clamp(min=1e-30) / (self.w * self.A.view(-1, *x.shape)).abs().amax()
         columns = [(x - self.x(lam + h * unit)).flatten() / h for unit in torch.eye(len(lam)).to(lam)]
@@ -257,7 +257,7 @@ class OnRows:
         return (S + S.T) / 2
 
     def share(self, lam: Tensor, delta: Tensor, excess: Tensor) -> float:
-        """The fraction of the step to take: where the slope of the dual is nearly 0, or 1."""
+        """Return the fraction of the step to take: where the slope of the dual is nearly 0, or 1."""
         first, t, low, high = float(excess @ delta), 1.0, 0.0, 1.0
         for _ in range(60):
             slope = float(self.excess(self.x(lam + t * delta)) @ delta)

@@ -42,32 +42,32 @@ BLOCK = 1 << 17  # coordinates
 
 
 def tolerance(x: Tensor) -> float:
-    """The relative error below which an equation counts as solved: a few rounding errors."""
+    """Return the relative error below which an equation counts as solved: a few rounding errors."""
     return 4 * torch.finfo(x.dtype).eps
 
 
 def may_look(x: Tensor) -> bool:
-    """Whether the host may read numbers of x during a step."""
+    """Return whether the host may read numbers of x during a step."""
     return x.device.type == "cpu"
 
 
 def warm(root: Tensor | None) -> bool:
-    """Whether the host knows that all slices had a root in the last step, and so probably have one now."""
+    """Return whether the host knows that all slices had a root in the last step, and so probably have one now."""
     return root is not None and may_look(root) and bool((root > 0).all())
 
 
 def everywhere(condition: Tensor) -> bool:
-    """Whether a condition holds everywhere. False if the host may not read it."""
+    """Return whether a condition holds everywhere. False if the host may not read it."""
     return may_look(condition) and bool(condition.all())
 
 
 def nowhere(condition: Tensor) -> bool:
-    """Whether a condition holds nowhere. False if the host may not read it."""
+    """Return whether a condition holds nowhere. False if the host may not read it."""
     return may_look(condition) and not bool(condition.any())
 
 
 def in_rows(x: Tensor, dim: tuple[int, ...]) -> bool:
-    """Whether there are several rows x[i], and every slice lies within one."""
+    """Return whether there are several rows x[i], and every slice lies within a row."""
     return x.dim() > 1 and len(x) > 1 and all(i % x.dim() for i in dim)
 
 
@@ -92,15 +92,15 @@ class Blocks:
         return cls(list(zip(*cut, strict=True)), (0,), x.dim())
 
     def slice_of(self, value: Tensor) -> Tensor:
-        """A value per slice, in the shape for the blocks."""
+        """Return a value per slice, in the shape for the blocks."""
         return value.view(1) if len(self.parts) > 1 else value
 
     def unsliced(self, value: Tensor) -> Tensor:
-        """A value per slice, in the shape for the whole tensor."""
+        """Return a value per slice, in the shape for the whole tensor."""
         return value.view([1] * self.ndim) if len(self.parts) > 1 else value
 
     def rest(self, settled: Tensor) -> Tensor | None:
-        """The rows in which some slice is not settled, if they are few: those go on by themselves."""
+        """Return the rows in which some slice is not settled, if they are few: they go on by themselves."""
         x = self.parts[0][0]
         if not self.one or not self.looks or not in_rows(x, self.dim):
             return None
@@ -176,7 +176,7 @@ def _norm_level(blocks: Blocks, r: float, start: Tensor | None, iterations: int)
 
 
 def _moments(p: Tensor, alpha: Tensor, c: Tensor, dim: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ x², Σ x²/(α + c) and Σ x²/(α + c)² of x = p/(α + c)."""
+    """Return Σ x², Σ x²/(α + c) and Σ x²/(α + c)² of x = p/(α + c)."""
     t = alpha + c
     square = (p / t).square_()
     norm2 = square.sum(dim, keepdim=True)
@@ -185,7 +185,7 @@ def _moments(p: Tensor, alpha: Tensor, c: Tensor, dim: tuple[int, ...]) -> tuple
 
 
 def _least(blocks: Blocks, r: float) -> Tensor:
-    """The least c at which all |x_i| ≤ r."""
+    """Return the least c at which all |x_i| ≤ r."""
     least = [(p.abs().div_(r) - alpha).amax(blocks.dim, keepdim=True) for p, alpha in blocks.parts]
     return torch.stack(least).amax(0).clamp(min=0)
 
@@ -236,7 +236,7 @@ def section_level(
 
 
 def _refined(blocks: Blocks, total: float, start: Tensor | None, at_most: bool = False) -> Tensor:
-    """The θ for which z - θw, clipped, sums to `total`. Writes the clipped z - θw into z."""
+    """Return the θ for which z - θw, clipped, sums to `total`. Writes the clipped z - θw into z."""
     z = blocks.parts[0][0]
     looks, bounded = blocks.looks, len(blocks.parts[0]) > 2
     start = None if start is None or (looks and not bool(start.any())) else start if blocks.one else start.view(1)
@@ -286,7 +286,7 @@ def _rounds(blocks: Blocks, total: float, start: Tensor | None, rounds: int, at_
 
 
 def _small(off: Tensor, theta: Tensor, at_most: bool) -> Tensor:
-    """Whether a sum has the total, given its relative excess, or has less than it may have at most."""
+    """Return whether a sum has the total, given its relative excess, or has less than it may have at most."""
     return (torch.where(theta == 0, off, off.abs()) if at_most else off.abs()) <= tolerance(off)
 
 
@@ -320,13 +320,13 @@ def _onto_sum(blocks: Blocks, total: float) -> None:
 
 
 def clip_(x: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
-    """`clamp_`. With tensor bounds, 0-d or not, torch's is six times slower than with numbers."""
+    """Clamp in place. With tensor bounds, 0-d or not, torch's is six times slower than with numbers."""
     torch.maximum(x, lo, out=x)
     return torch.minimum(x, hi, out=x)
 
 
 def _level(blocks: Blocks, total: float, start: Tensor | None, iterations: int) -> Tensor:
-    r"""$\theta$ with $\sum_i \max(0, z_i - \theta w_i) = \mathrm{total}$, up to the rounding errors of z.
+    r"""Return $\theta$ with $\sum_i \max(0, z_i - \theta w_i) = \mathrm{total}$, up to the rounding errors of z.
 
     The sum is decreasing, convex and piecewise linear in θ. So Newton's method never overshoots from a θ that is too
     small, reaches such a θ in one step from one that is too large, and ends at the exact solution. Each step halves the
@@ -363,7 +363,7 @@ def _level(blocks: Blocks, total: float, start: Tensor | None, iterations: int) 
 
 
 def _too_small(blocks: Blocks, total: float) -> Tensor:
-    """The larger of two lower bounds of θ: the solution without the max, and the θ at which the first z - θw equals the
+    """Return the larger of two lower bounds of θ: the solution without the max, and θ where the first z - θw equals the
     total, rounded down so that not all z - θw are negative."""
     dim, small = blocks.dim, tolerance(blocks.parts[0][0])
     first = torch.stack([(z - total).div_(w).amax(dim, keepdim=True) for z, w in blocks.parts]).amax(0)
@@ -373,7 +373,7 @@ def _too_small(blocks: Blocks, total: float) -> Tensor:
 
 
 def _section(blocks: Blocks, total: float, start: Tensor | None, iterations: int) -> Tensor:
-    r"""$\theta$ with $\sum_i \mathrm{clip}(z_i - \theta w_i, lo_i, hi_i) = \mathrm{total}$, up to rounding errors.
+    r"""Return $\theta$ with $\sum_i \mathrm{clip}(z_i - \theta w_i, lo_i, hi_i) = \mathrm{total}$, up to rounding.
 
     The sum is neither convex nor concave, so Newton's method stays between two bounds. If it would leave them, makes no
     progress, or has not halved the error of the sum, bisection replaces the step.
@@ -381,7 +381,7 @@ def _section(blocks: Blocks, total: float, start: Tensor | None, iterations: int
     dim, small = blocks.dim, tolerance(blocks.parts[0][0])
 
     def at(theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The excess of the sum over the total, its slope, and the size of its terms."""
+        """Return the excess of the sum over the total, its slope, and the size of its terms."""
         sums, slopes, sizes = [], [], []
         for z, w, lo, hi in blocks.parts:
             free = z.addcmul(w, theta, value=-1)

@@ -73,7 +73,7 @@ class BoxSection(ConvexSet):
         return all(bool(torch.as_tensor(bound).isfinite().all()) for bound in self._bounds())
 
     def _scaled(self, y: Tensor) -> tuple[Tensor, float, Tensor, Tensor]:
-        """a and b divided by the largest |a|, and a x at the lower and upper bounds. Raises if the set is empty."""
+        """Return a and b over the largest |a|, and a x at the bounds. Raise an error if the set is empty."""
         largest_a = cast(float, self.__dict__["_largest"])
         a, b = number_or_like(self.a, y) / largest_a, self.b / largest_a
         low, high = (number_or_like(bound, y) for bound in self._bounds())
@@ -132,7 +132,7 @@ class BoxSection(ConvexSet):
         return slices_in_rows(x, self.dim, self.a, *self._bounds())
 
     def violation(self, x: Tensor) -> Tensor:
-        """The distance to the hyperplane or to the box, whichever is larger."""
+        """Return the distance to the hyperplane or to the box, whichever is larger."""
         if x.numel() == 0:
             return x.new_zeros(())
         x = x.double()

@@ -29,7 +29,7 @@ class Semidefinite(ConvexSet, abstract=True):
         return torch.zeros_like(values[..., 0])
 
     def nearest(self, x: Tensor, values: Tensor, Q: Tensor) -> Tensor:
-        """The matrix of the set nearest to a symmetric x = Q diag(values) Qᵀ."""
+        """Return the matrix of the set nearest to a symmetric x = Q diag(values) Qᵀ."""
         raise NotImplementedError(f"{type(self).__name__} has no nearest")
 
     @in_metric
@@ -82,7 +82,7 @@ class PSD(Semidefinite):
 
 
 class Spectrahedron(Semidefinite):
-    r"""$x = x^\top \succeq 0$, $\mathrm{tr}\, x = \mathrm{trace}$, such as density matrices.
+    r"""$x = x^\top \succeq 0$, $\mathrm{tr}\, x = \mathrm{trace}$, as for density matrices.
 
     $x = Q \max(0, \sigma - \theta) Q^\top$ for $(y + y^\top)/2 = Q \sigma Q^\top$, with $\theta$ such that
     $\mathrm{tr}\, x = \mathrm{trace}$.
@@ -153,7 +153,7 @@ MAX_NEWTON = 200
 
 
 def _on_unit_diagonal(y: Tensor) -> Tensor:
-    r"""$(y + \mathrm{Diag}(z))_+$ with unit diagonal, for each matrix.
+    r"""Return $(y + \mathrm{Diag}(z))_+$ with unit diagonal, for each matrix.
 
     Minimises the convex $\frac12 \|(y + \mathrm{Diag}(z))_+\|^2 - \sum_i z_i$, whose gradient is the diagonal minus 1.
     """
@@ -194,7 +194,7 @@ def _positive(y: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _newton(values: Tensor, Q: Tensor, F: Tensor, error: Tensor) -> Tensor:
-    """-V⁻¹F by conjugate gradients. V h = diag(Q (W ∘ Qᵀ Diag(h) Q) Qᵀ) is a derivative of F."""
+    """Return -V⁻¹F by conjugate gradients. V h = diag(Q (W ∘ Qᵀ Diag(h) Q) Qᵀ) is a derivative of F."""
     positive = values.clamp(min=0)
     rise = positive[..., :, None] - positive[..., None, :]
     run = values[..., :, None] - values[..., None, :]

@@ -22,7 +22,7 @@ class Intervals(ConvexSet, abstract=True):
     separable: ClassVar[bool] = True
 
     def bounds(self) -> tuple[Bound, Bound]:
-        """The least and the largest value of each coordinate; None for no bound."""
+        """Return the least and the largest value of each coordinate; None for no bound."""
         raise NotImplementedError(f"{type(self).__name__} has no bounds")
 
     @in_metric
@@ -30,7 +30,7 @@ class Intervals(ConvexSet, abstract=True):
         return self.clip_(y)
 
     def clip_(self, y: Tensor) -> Tensor:
-        """`argmin` in place, for a y that needs no check."""
+        """Return `argmin` in place, for a y that needs no check."""
         lo, hi = self.bounds()
         lo, hi = -math.inf if lo is None else lo, math.inf if hi is None else hi
         if isinstance(lo, Tensor) or isinstance(hi, Tensor):
@@ -43,7 +43,7 @@ class Intervals(ConvexSet, abstract=True):
 
     @vertex
     def lmo(self, g: Tensor) -> Tensor:
-        """The lower bound where g > 0, the upper bound where g < 0, the middle where g = 0."""
+        """Return the lower bound where g > 0, the upper bound where g < 0, the middle where g = 0."""
         if not self.bounded:
             raise ValueError(f"{self} is not bounded, and has no lmo")
         lo, hi = (like(cast(float, b), g) for b in self.bounds())

@@ -70,7 +70,7 @@ class Simplex(ConvexSet):
 
     @vertex
     def lmo(self, g: Tensor) -> Tensor:
-        """The total at the least g, 0 elsewhere. Ties: the first."""
+        """Return the total at the least g, 0 elsewhere. Ties: the first."""
 
         def corner(g: Tensor) -> Tensor:
             return torch.zeros_like(g).scatter_(-1, g.argmin(-1, keepdim=True), self.total)
@@ -127,7 +127,7 @@ class CappedSimplex(ConvexSet):
         check((low <= cap).all(), "low, cap", (self.low, self.cap), "low <= cap")
 
     def _bounds(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The bounds, as 0-d tensors if they are numbers. Raises an error if the set is empty."""
+        """Return the bounds, as 0-d tensors if they are numbers. Raises an error if the set is empty."""
         low, cap = number_or_like(self.low, y), number_or_like(self.cap, y)
         (_, least), (most, _) = self._sums(self.low, y), self._sums(self.cap, y)
         small = tolerance(y) * max(abs(self.total), abs(least), abs(most))
@@ -140,7 +140,7 @@ class CappedSimplex(ConvexSet):
         return low, cap
 
     def _sums(self, bound: float | Tensor, y: Tensor) -> tuple[float, float]:
-        """The least and the largest sum of a bound over a slice of y; the total, if the host may not look at it."""
+        """Return the least and the largest sum of a bound over a slice of y; the total, if the host may not look."""
         if not isinstance(bound, Tensor):
             same = bound * (y.numel() // slice_shape(y, self.dim).numel())
             return same, same
@@ -186,7 +186,7 @@ class CappedSimplex(ConvexSet):
 
 
 def number_or_like(value: float | Tensor, y: Tensor) -> Tensor:
-    """An option of a set, where y is: 0-d if it is a number."""
+    """Return an option of a set, where y is: 0-d if it is a number."""
     return like(value, y) if isinstance(value, Tensor) else y.new_full((), value)
 
 
@@ -198,7 +198,7 @@ def slice_sums(y: Tensor, dim: Dim, of: Tensor) -> Tensor:
 
 
 def filled(total: float, cost: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
-    """The vertex of lo ≤ x ≤ hi with the given sum and the least cost, for slices along the last dimension."""
+    """Return the vertex of lo ≤ x ≤ hi with the given sum and the least cost, for slices along the last dimension."""
     order = cost.argsort(dim=-1, stable=True)
     lo, room = lo.gather(-1, order), (hi - lo).gather(-1, order)
     left = (total - lo.sum(-1, keepdim=True) - room.cumsum(-1) + room).clamp(min=0)

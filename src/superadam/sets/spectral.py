@@ -35,11 +35,11 @@ class SingularValues(ConvexSet, abstract=True):
         check_radius(self.r)
 
     def norm(self, sigma: Tensor) -> Tensor:
-        """The norm of a matrix with these singular values."""
+        """Return the norm of a matrix with these singular values."""
         raise NotImplementedError(f"{type(self).__name__} has no norm")
 
     def project(self, sigma: Tensor) -> Tensor:
-        """The singular values of norm r nearest to ones of a larger norm."""
+        """Return the singular values of norm r nearest to the given values of a larger norm."""
         raise NotImplementedError(f"{type(self).__name__} has no project")
 
     @in_metric
@@ -51,12 +51,12 @@ class SingularValues(ConvexSet, abstract=True):
         return torch.where(inside, matrix, x).view(y.shape)
 
     def opposite(self, sigma: Tensor) -> Tensor:
-        """The singular values of norm r with the largest inner product with these."""
+        """Return the singular values of norm r with the largest inner product with these."""
         raise NotImplementedError(f"{type(self).__name__} has no opposite")
 
     @vertex
     def lmo(self, g: Tensor) -> Tensor:
-        """The minimiser, which has the singular vectors of g. 0 if g is 0."""
+        """Return the minimiser, which has the singular vectors of g. 0 if g is 0."""
         U, sigma, V = torch.linalg.svd(as_matrix(g), full_matrices=False)
         x: Tensor = (U * -self.opposite(sigma)[..., None, :]) @ V
         return x.view(g.shape)
@@ -82,7 +82,7 @@ class SpectralBall(SingularValues):
         return sigma.clamp(max=self.r)
 
     def opposite(self, sigma: Tensor) -> Tensor:
-        """r for all, except 0 for those that are 0 up to rounding errors: their singular vectors are arbitrary."""
+        """Return r, but 0 where a singular value is 0 up to rounding errors: its singular vectors are arbitrary."""
         zero = sigma <= sigma.shape[-1] * tolerance(sigma) * sigma.amax(-1, keepdim=True)
         return torch.full_like(sigma, self.r).masked_fill(zero, 0.0)
 

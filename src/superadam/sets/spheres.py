@@ -83,7 +83,7 @@ class Sphere(ConvexSet):
 
     @vertex
     def lmo(self, g: Tensor) -> Tensor:
-        """The point opposite to g; where g is 0, that of the first coordinate."""
+        """Return the point opposite to g; where g is 0, that of the first coordinate."""
         dim = dims(g, self.dim)
         unit = g / or_one(g.abs().amax(dim, keepdim=True))  # whose square neither overflows nor vanishes
         nothing = (unit == 0).all(dim, keepdim=True) if g.dim() else unit == 0
@@ -104,5 +104,5 @@ class Sphere(ConvexSet):
 
 
 def _first(there: Tensor) -> Tensor:
-    """1 at the first coordinate of a slice that is 1, 0 elsewhere."""
+    """Return 1 at the first coordinate of a slice that is 1, 0 elsewhere."""
     return torch.zeros_like(there).scatter_(-1, there.argmax(-1, keepdim=True), 1.0)

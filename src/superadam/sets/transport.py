@@ -53,7 +53,7 @@ class DoublyStochastic(ConvexSet):
                 check((torch.as_tensor(sums) >= 0).all(), name, sums, f"{name} >= 0")
 
     def marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The row and column sums of each matrix, in float64."""
+        """Return the row and column sums of each matrix, in float64."""
         if x.dim() < 2:
             raise ValueError(f"{self} is a set of matrices, and the tensor has the shape {tuple(x.shape)}")
         r = self._spread("rows", self.rows, x.shape[:-1], x)
@@ -104,7 +104,7 @@ class DoublyStochastic(ConvexSet):
 
     @vertex
     def lmo(self, g: Tensor) -> Tensor:
-        """A plan of the least cost g."""
+        """Return a plan of the least cost g."""
         r, c = (sums.reshape(-1, sums.shape[-1]).cpu() for sums in self.marginals(g))
         costs = g.double().cpu().reshape(-1, *g.shape[-2:])
         plans = [_cheapest(*problem) for problem in zip(costs, r, c, strict=True)]
@@ -122,7 +122,7 @@ class DoublyStochastic(ConvexSet):
 
 
 def _cheapest(cost: Tensor, r: Tensor, c: Tensor) -> Tensor:
-    """The x ≥ 0 with sums r and c and the least ⟨cost, x⟩.
+    """Return the x ≥ 0 with sums r and c and the least ⟨cost, x⟩.
 
     Row by row, the rest of r goes along a shortest path to a column that still lacks mass: forward along any element,
     back along those with x > 0. With the potentials u and v, no element of cost - u - v is negative, so Dijkstra's
@@ -150,8 +150,9 @@ def _cheapest(cost: Tensor, r: Tensor, c: Tensor) -> Tensor:
 def _shortest(
     length: Tensor, returns: Tensor, ends: Tensor, start: int
 ) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
-    """The elements of a shortest path from a row to a column of `ends`, last first; and by how much each row and column
-    is nearer than that end, or 0."""
+    """Return a shortest path from a row to a column of `ends`, last first, and how much nearer rows and columns are.
+
+    Rows and columns that are not nearer than that end have 0."""
     m, n = length.shape
     far, via = length[start].clone(), [start] * n  # columns: how far, and from which row
     reached, entered = {start: 0.0}, {start: -1}  # rows: how far, and from which column
@@ -197,7 +198,7 @@ class _Plan:
         return both.mul_(self.w).add_(self.y).relu_()
 
     def solve(self, u: Tensor, v: Tensor, goal: float) -> tuple[Tensor, Tensor]:
-        """u and v, beyond those already in y, for which no sum is off by more than `goal`.
+        """Return u and v, besides the potentials already in y, for which no sum is off by more than `goal`.
 
         For a y far larger than the sums, line 9 is nearly a linear program: few elements of x are positive, and
         Newton's method does not find them from far away. Then it solves for small multiples of y first; u and v grow
@@ -259,7 +260,7 @@ class _Plan:
         return u, self.balanced(u[..., None], v, self.c, -2, goal)
 
     def balanced(self, others: Tensor, t: Tensor, sums: Tensor, dim: int, goal: float) -> Tensor:
-        """The t for which all sums along `dim` are met, given the potentials of the other dimension.
+        """Return the t for which all sums along `dim` are met, given the potentials of the other dimension.
 
         The sum is increasing, convex and piecewise linear in t. Newton's method is above the root after one step, and
         then decreases to it. If nothing is positive, t moves to where the first coordinate alone gives the sum.
@@ -278,7 +279,7 @@ class _Plan:
         return t
 
     def descended(self, P: Tensor, u: Tensor, v: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """A Newton step, shortened where φ would rise along it, and whether it is a full step."""
+        """Return a Newton step, shortened where φ would rise along it, and whether it is a full step."""
         du, dv = _newton(P, rows, columns)
         first = (rows * du).sum(-1) + (columns * dv).sum(-1)
 
@@ -300,7 +301,7 @@ class _Plan:
 
 
 def _newton(P: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """The step for the gradient (rows, columns) and the Hessian [[R, P], [Pᵀ, C]], where R and C are P's sums.
+    """Return the step for the gradient (rows, columns) and the Hessian [[R, P], [Pᵀ, C]], where R and C are P's sums.
 
     u is eliminated. The remaining matrix for v is the Laplacian of a graph whose edges are columns that share rows. It
     is singular for constants on each connected component, so a tiny diagonal is added.

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from superadam.estimators import GradientDifferences, HeavyBall, Nesterov, NesterovAdam, TwoAverages
+from superadam.estimators import Adan, AdEMAMix, HeavyBall, NAdam, Nesterov
 from superadam.iterates import ScheduleFree
 from superadam.matrices import (
     AdaBound,
     AdaGrad,
+    Adamax,
     AdamMini,
+    Adopt,
     AMSGrad,
     Belief,
     Cautious,
-    InfinityNorm,
-    PastSecondMoment,
-    Rectified,
+    RAdam,
     SecondMoment,
     Sign,
     Sophia,
@@ -226,7 +226,7 @@ NADAM = "Dozat 2016, https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ"
 
 
 def _nadam(betas: Betas, eps: float, momentum_decay: float) -> Parts:
-    estimator = NesterovAdam(checked(betas)[0], momentum_decay)
+    estimator = NAdam(checked(betas)[0], momentum_decay)
     return {**averages(betas, eps), "estimator": estimator, "schedule": average(betas[0])}
 
 
@@ -270,10 +270,10 @@ def radam(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0) -> Parts:
     $$x_{t+1} = x_t - \gamma\, r_t \hat m_t \sqrt{1-\beta_2^t}/(\sqrt{v_t} + \varepsilon), \text{ or }
       x_t - \gamma \hat m_t \text{ in the first steps}$$
 
-    with $r_t$ as in `matrices.Rectified`. Equals `torch.optim.RAdam`.
+    with $r_t$ as in `matrices.RAdam`. Equals `torch.optim.RAdam`.
     """
     beta1, beta2 = checked(betas)
-    return {"matrix": Rectified(beta2, eps), "schedule": BiasCorrected(beta1), "decoupled_weight_decay": False}
+    return {"matrix": RAdam(beta2, eps), "schedule": BiasCorrected(beta1), "decoupled_weight_decay": False}
 
 
 @method(
@@ -288,7 +288,7 @@ def adamax(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0) -> Parts:
     Equals `torch.optim.Adamax`.
     """
     beta1, beta2 = checked(betas)
-    return {"matrix": InfinityNorm(beta2, eps), "schedule": BiasCorrected(beta1), "decoupled_weight_decay": False}
+    return {"matrix": Adamax(beta2, eps), "schedule": BiasCorrected(beta1), "decoupled_weight_decay": False}
 
 
 @method("Zhang et al. 2024, arXiv 2406.16793")
@@ -319,7 +319,7 @@ def adan(lr=1e-3, betas=(0.98, 0.92, 0.99), eps=1e-8, weight_decay=0.0) -> Parts
     authors' code divides x by $1 + \gamma w$; this one multiplies by $1 - \gamma w$.
     """
     beta1, beta2, beta3 = checked(betas, 3)
-    return {**averages((beta1, beta3), eps), "estimator": GradientDifferences(beta2)}
+    return {**averages((beta1, beta3), eps), "estimator": Adan(beta2)}
 
 
 @method("Pagliardini et al. 2024, arXiv 2409.03137")
@@ -337,7 +337,7 @@ def ademamix(lr=1e-3, betas=(0.9, 0.999, 0.9999), eps=1e-8, weight_decay=0.0, *,
         warmup: number of steps during which `alpha` and β₃ rise.
     """
     beta1, beta2, beta3 = checked(betas, 3)
-    return {**averages((beta1, beta2), eps), "estimator": TwoAverages(alpha, beta3, warmup, start=beta1 or 1e-8)}
+    return {**averages((beta1, beta2), eps), "estimator": AdEMAMix(alpha, beta3, warmup, start=beta1 or 1e-8)}
 
 
 @method("Taniguchi et al. 2024, arXiv 2411.02853")
@@ -357,7 +357,7 @@ def adopt(lr=1e-3, betas=(0.9, 0.9999), eps=1e-6, weight_decay=0.0, *, clip_powe
     beta1, beta2 = checked(betas)
     return {
         "estimator": HeavyBall(beta1, dampening=beta1),
-        "matrix": PastSecondMoment(beta2, eps, clip_power),
+        "matrix": Adopt(beta2, eps, clip_power),
         "schedule": Constant(alpha=1.0),
     }
 

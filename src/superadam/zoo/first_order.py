@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from superadam.estimators import HeavyBall, Nesterov, Summed
-from superadam.iterates import Averaged, Staged
+from superadam.iterates import Averaged, SAdaGrad
 from superadam.matrices import (
     AccumulatedNorm,
     AdaDelta,
@@ -15,7 +15,7 @@ from superadam.matrices import (
     AdaGrad,
     Centered,
     Identity,
-    Resilient,
+    Rprop,
     SCAdaGrad,
     SecondMoment,
 )
@@ -169,7 +169,7 @@ def sc_adagrad(lr=0.1, *, xi1=0.1, xi2=0.1) -> Parts:
 
 @method("Chen et al. 2018, https://proceedings.mlr.press/v80/chen18m.html")
 def sadagrad(lr=1.0, *, length=100, growth=2.0, shrink=0.5, lam=1.0) -> Parts:
-    r"""SAdaGrad: AdaGrad in stages, each from the average of the last one.
+    r"""SAdaGrad: AdaGrad in stages, each from the average of the stage before.
 
     $$x_{t+1} = x_{\text{stage}} - \gamma_k H_t^{-1} \textstyle\sum_{i \text{ in stage}} \hat g_i, \quad
       H_t = \lambda + \sqrt{\textstyle\sum_{i \text{ in stage}} \hat g_i^2}$$
@@ -184,7 +184,7 @@ def sadagrad(lr=1.0, *, length=100, growth=2.0, shrink=0.5, lam=1.0) -> Parts:
     """
     return {
         "estimator": Summed(),
-        "iterate": Staged(length, growth, shrink),
+        "iterate": SAdaGrad(length, growth, shrink),
         "matrix": AdaGrad(lam=lam),
         "schedule": Constant(alpha=1.0),
         "decoupled_weight_decay": False,
@@ -270,7 +270,7 @@ def rprop(lr=1e-2, etas=(0.5, 1.2), step_sizes=(1e-6, 50.0)) -> Parts:
         step_sizes: the shortest and the longest step.
     """
     shrink, grow = etas
-    return {"matrix": Resilient(grow, shrink, *step_sizes), "schedule": Constant(alpha=1.0)}
+    return {"matrix": Rprop(grow, shrink, *step_sizes), "schedule": Constant(alpha=1.0)}
 
 
 @method("Shazeer and Stern 2018, arXiv 1804.04235")

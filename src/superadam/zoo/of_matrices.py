@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from superadam.estimators import Corrected, Nesterov
-from superadam.matrices import SOAP, AdaGrad, ByShape, KLShampoo, Matrix, PSGDKron, SecondMoment, Shampoo, Spectral
+from superadam.estimators import Mars, Nesterov
+from superadam.matrices import SOAP, AdaGrad, ByShape, KLShampoo, Matrix, Muon, PSGDKron, SecondMoment, Shampoo
 from superadam.methods import Parts
 from superadam.parts import check
 from superadam.schedules import BiasCorrected, Constant
@@ -90,7 +90,7 @@ def muon(
 
     Args:
         nesterov: step along a mixture of momentum and newest gradient.
-        coefficients: which polynomials approximate U Vᵀ, as for `matrices.Spectral`.
+        coefficients: which polynomials approximate U Vᵀ, as for `matrices.Muon`.
         ns_coefficients: torch's name for the coefficients (a, b, c) of one polynomial. None means `coefficients`.
         eps: the smallest norm by which a matrix is divided.
         ns_steps: number of polynomials.
@@ -98,12 +98,12 @@ def muon(
 
     >>> import torch
     >>> opt = muon(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 2)))
-    >>> sum("Spectral" in line for line in opt.divisions()), len(opt.divisions())
+    >>> sum("Muon" in line for line in opt.divisions()), len(opt.divisions())
     (1, 2)
     """
     check(0 <= momentum < 1, "momentum", momentum, "0 <= momentum < 1")
     chosen: Any = coefficients if ns_coefficients is None else tuple(ns_coefficients)
-    first = Spectral(chosen, ns_steps, "original" if adjust_lr_fn is None else adjust_lr_fn, eps=eps)
+    first = Muon(chosen, ns_steps, "original" if adjust_lr_fn is None else adjust_lr_fn, eps=eps)
     return {
         **({"estimator": Nesterov()} if nesterov else {}),
         "matrix": divided(first, adams(beta2), split, batch_dims, names, layers, rate),
@@ -112,7 +112,7 @@ def muon(
 
 
 def _mars(beta: float, gamma: float, exact: bool) -> Parts:
-    return {"estimator": Corrected(gamma, 1 - beta, 1.0, previous_batch=not exact), "schedule": average(beta)}
+    return {"estimator": Mars(gamma, 1 - beta, 1.0, previous_batch=not exact), "schedule": average(beta)}
 
 
 @method("Liu et al. 2025, arXiv 2510.21800")
@@ -139,7 +139,7 @@ def mars_m(
     instead of $\hat g_{t-1}$, which takes two gradients per batch. The default lr is 3e-3. The published 1e-3 is for
     long runs of language models: with it a small network hardly trains in 150 batches (`tests/zoo/test_defaults.py`).
     """
-    matrix = divided(Spectral(scale="match_rms_adamw"), adams(beta2), split, batch_dims, names, layers, rate)
+    matrix = divided(Muon(scale="match_rms_adamw"), adams(beta2), split, batch_dims, names, layers, rate)
     return {"matrix": matrix, **_mars(beta, gamma, exact)}
 
 
@@ -164,7 +164,7 @@ def mars_shampoo(
 
     for m × n matrices, with $g_t$ as in MARS-M.
     """
-    matrix = divided(Spectral(), adams(beta2), split, batch_dims, names, layers, rate)
+    matrix = divided(Muon(), adams(beta2), split, batch_dims, names, layers, rate)
     return {"matrix": matrix, **_mars(beta, gamma, exact)}
 
 
@@ -182,7 +182,7 @@ def limuon(
     Args:
         alpha: α, weight of the newest gradient.
     """
-    matrix = divided(Spectral(), adams(beta2), split, batch_dims, names, layers, rate)
+    matrix = divided(Muon(), adams(beta2), split, batch_dims, names, layers, rate)
     return {"tau": 1.0, "matrix": matrix, "schedule": Constant(alpha=alpha)}
 
 

@@ -35,7 +35,7 @@ P = ParamSpec("P")
 
 
 class Rest(TypedDict, total=False):
-    """Options of `SuperAdam` for type checkers: those that no method names itself."""
+    """Options of `SuperAdam` for type checkers, without the options that methods name themselves."""
 
     estimator: Estimator | str | None
     schedule: Schedule | str | None
@@ -157,7 +157,7 @@ ELSEWHERE = {
 
 
 def create(name: str, params: Any, lr: Lr = None, *, preset: str | None = None, **options: Any) -> SuperAdam:
-    """Return the optimizer of a method by name, optionally with the settings of one of the paper's experiments.
+    """Return the optimizer of a method by name, optionally with the settings of an experiment of the paper.
 
     Args:
         name: a name of `list_methods`.
@@ -189,7 +189,7 @@ def create(name: str, params: Any, lr: Lr = None, *, preset: str | None = None, 
 
 
 def list_methods(pattern: str = "*") -> dict[str, str]:
-    """Return the methods whose names match a pattern, each with a line that says what it is.
+    """Return the methods whose names match a pattern, each with its summary.
 
     Args:
         pattern: which names, with * and ?.

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from superadam.estimators import Corrected
-from superadam.iterates import Ahead
+from superadam.estimators import Mars
+from superadam.iterates import Nigt
 from superadam.matrices import AccumulatedNorm, DampedLBFGS, EstimateNorm, Matrix
 from superadam.methods import Parts
 from superadam.parts import check
@@ -80,7 +80,7 @@ def nigt(lr=3e-2, *, momentum=0.9) -> Parts:
       x_{t+1} = x_t - \gamma g_t/\|g_t\|$$
     """
     check(0 <= momentum < 1, "momentum", momentum, "0 <= momentum < 1")
-    return {"iterate": Ahead(), "matrix": EstimateNorm(), "schedule": Constant(alpha=1 - momentum)}
+    return {"iterate": Nigt(), "matrix": EstimateNorm(), "schedule": Constant(alpha=1 - momentum)}
 
 
 @method("Liu et al. 2020, arXiv 2011.11985")
@@ -99,11 +99,11 @@ def adam_plus(lr=1.0, *, beta=0.1, a=1.0, eps_0=1e-8) -> Parts:
     """
     check(0 < beta <= 1, "beta", beta, "0 < beta <= 1")
     matrix = EstimateNorm(power=0.5, floor=eps_0, scale=beta**-a)
-    return {"iterate": Ahead(), "matrix": matrix, "schedule": Constant(alpha=beta)}
+    return {"iterate": Nigt(), "matrix": matrix, "schedule": Constant(alpha=beta)}
 
 
 def _mars(betas: Betas, eps: float, gamma: float, bound: float | None, previous_batch: bool) -> Parts:
-    estimator = Corrected(gamma, 1 - checked(betas)[0], bound, previous_batch)
+    estimator = Mars(gamma, 1 - checked(betas)[0], bound, previous_batch)
     return {**averages(betas, eps), "estimator": estimator}
 
 
@@ -142,7 +142,7 @@ def adamw_ahead(lr=1e-2, betas=(0.9, 0.99), lam=5e-4, weight_decay=1e-2) -> Part
     Args:
         lam: λ, used as Adam's ε.
     """
-    return {**averages(betas, lam), "iterate": Ahead()}
+    return {**averages(betas, lam), "iterate": Nigt()}
 
 
 @method("Wang et al. 2017, arXiv 1607.01231")

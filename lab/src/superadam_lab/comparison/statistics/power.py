@@ -36,8 +36,8 @@ def detectable(tasks: Sequence[Noise], seeds: int, family: int = 1) -> float:
     reduce the variance of tuning.
 
     >>> one = [Noise(0.1)]
-    >>> round(detectable(one, 5), 3), round(detectable(one, 5, family=10), 3), round(detectable(one * 2, 5), 3)
-    (0.168, 0.316, 0.1)
+    >>> round(detectable(one, 5), 2), round(detectable(one, 5, family=10), 2), round(detectable(one * 2, 5), 2)
+    (0.17, 0.32, 0.1)
     """
     if seeds < 2 or not all(task.spread < math.inf for task in tasks):
         return math.inf

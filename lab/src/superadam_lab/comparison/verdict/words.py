@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 from superadam_lab.comparison.records import Results
 from superadam_lab.comparison.statistics import power
@@ -290,7 +291,8 @@ def _short(
     needs: dict[str, list[str]] = {}
     for m, judgement in judgements.items():
         for need in judgement.needs:
-            needs.setdefault(need.replace(f" for {label(m)}", ""), []).append(label(m))
+            own = re.sub(rf" for {re.escape(label(m))}(?=$| on )", "", need)  # Adam, but not AdamW
+            needs.setdefault(own, []).append(label(m))
     if needs:
         said = [f"{_few(names)}: {need}" for need, names in needs.items()]
         more = f"; {len(said) - MOST_NEEDS} more in the report" if len(said) > MOST_NEEDS else ""

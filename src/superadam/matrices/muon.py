@@ -15,7 +15,7 @@ from superadam.matrices.per_tensor import PerTensor, eigh
 from superadam.matrices.products import combined, product, symmetric
 from superadam.parts import check
 
-__all__ = ["Spectral", "polar"]
+__all__ = ["Muon", "polar"]
 
 Triple = tuple[float, float, float]
 
@@ -107,7 +107,7 @@ def _multiplies_bfloat16() -> bool:
     return any(getattr(cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
 
 
-class Spectral(PerTensor):
+class Muon(PerTensor):
     r"""The polar factor of $g_t$: Muon (Jordan et al. 2024), as an adaptive matrix.
 
     $$H_t = s^{-1} (g_t g_t^\top)^{1/2} \otimes I + \lambda I, \qquad H_t^{-1} g_t = s\, U V^\top \text{ for } \lambda =
@@ -134,7 +134,7 @@ class Spectral(PerTensor):
     >>> from superadam import SuperAdam
     >>> x = torch.zeros(2, 3, requires_grad=True)
     >>> x.grad = torch.tensor([[2.0, 0.0, 0.0], [0.0, 0.5, 0.0]])
-    >>> SuperAdam([x], lr=1.0, matrix=Spectral(coefficients="polar_express", steps=8)).step()
+    >>> SuperAdam([x], lr=1.0, matrix=Muon(coefficients="polar_express", steps=8)).step()
     >>> x.detach().round(decimals=3)
     tensor([[-1.,  0.,  0.],
             [ 0., -1.,  0.]])
@@ -215,7 +215,7 @@ class Spectral(PerTensor):
         left = G.shape[-2] <= G.shape[-1]
         size = G.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(G.dtype).tiny)
         G = G / size  # whose squares neither overflow nor vanish
-        values, Q = eigh(G @ G.mT if left else G.mT @ G, "Spectral")
+        values, Q = eigh(G @ G.mT if left else G.mT @ G, "Muon")
         d = size.squeeze(-1) * values.clamp(min=0).sqrt() / self.factor(*G.shape[-2:]) + self.lam
         if left:
             return lambda x: Q.mT @ x, d.unsqueeze(-1), lambda x: Q @ x

@@ -10,10 +10,10 @@ from superadam.iterates.base import Iterate
 from superadam.parts import check
 from superadam.schedules import Constant
 
-__all__ = ["Staged"]
+__all__ = ["SAdaGrad"]
 
 
-class Staged(Iterate):
+class SAdaGrad(Iterate):
     r"""Every move starts from the first point of its stage (SAdaGrad: Chen et al. 2018, with `estimators.Summed`).
 
     $$\tilde x_{t+1} = x_{\text{stage}} - \gamma_k H_t^{-1} g_t$$
@@ -26,8 +26,8 @@ class Staged(Iterate):
         growth: number of steps of a stage, divided by that of the stage before.
         shrink: learning rate of a stage, divided by that of the stage before.
 
-    >>> Staged(length=50)
-    Staged(length=50, growth=2.0, shrink=0.5)
+    >>> SAdaGrad(length=50)
+    SAdaGrad(length=50, growth=2.0, shrink=0.5)
     """
 
     length: int = 100
@@ -86,6 +86,6 @@ class Staged(Iterate):
         if matrix.per_tensor or matrix.joint or matrix.scalars or matrix.two_point:
             return f"stages begin anew for each parameter, but {type(matrix).__name__} is shared by all"
         if not isinstance(schedule, Constant) or schedule != Constant(alpha=schedule.alpha, first=schedule.first):
-            own = "Staged restarts every move from the stage's first point, so μ must be 1"
+            own = "SAdaGrad restarts every move from the stage's first point, so μ must be 1"
             return f"{own}: use schedules.Constant(mu=1)"
         return None

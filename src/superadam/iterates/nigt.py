@@ -8,10 +8,10 @@ from superadam.bucket import Bucket
 from superadam.iterates.base import Iterate
 from superadam.schedules import Schedule
 
-__all__ = ["Ahead"]
+__all__ = ["Nigt"]
 
 
-class Ahead(Iterate):
+class Nigt(Iterate):
     r"""Gradients are taken ahead of x_t, so that old gradients leave no bias in the average (Cutkosky and Mehta 2020).
 
     $$g_t = (1-\alpha_t) g_{t-1}
@@ -20,8 +20,8 @@ class Ahead(Iterate):
     While gradients are taken, the parameters hold the point in the brackets. `flush()` brings them to x_t; `at_x()`
     does so inside of its `with`.
 
-    >>> Ahead()
-    Ahead()
+    >>> Nigt()
+    Nigt()
     """
 
     buffers = ("lead",)
