@@ -144,7 +144,7 @@ class Bucket:
 
     def __setattr__(self, name: str, value: Any) -> None:
         held = self.__dict__.get(name)
-        if held is None or (name not in self.names and name not in self.shared):
+        if held is None or (name != "x" and name not in self.names and name not in self.shared):
             self.__dict__[name] = value
         elif value is not held:
             held.copy_(value)

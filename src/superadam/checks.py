@@ -127,7 +127,8 @@ def check_matrix(s: Bucket, solve: Callable[[Bucket, Any], Any]) -> None:
     else:
         H = s.matrix.H(s)
         parts = list(H) if isinstance(H, TensorList) else [H]
-        least = min((float(part.amin()) for part in parts if part.numel()), default=1.0)
+        smallest = [part.amin().to("cpu", torch.float64) for part in parts if part.numel()]
+        least = float(torch.stack(smallest).min()) if smallest else 1.0  # NaN where there is a NaN
         wrong = None if least > 0 else f"its least element is {least:g}"
     if wrong is not None:
         raise RuntimeError(

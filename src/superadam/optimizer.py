@@ -470,7 +470,11 @@ class SuperAdam(torch.optim.Optimizer):
                 "call loss.backward(), and does the `twice` loop call it in both turns?"
             )
         if check and self._looks:
-            checks.check_finite(self._plans, self._name)
+            try:
+                checks.check_finite(self._plans, self._name)
+            except checks.NotFiniteError:
+                self._used = evaluations.UsedGradients(self._parameters())  # they are of no other micro-batch
+                raise
         return buckets
 
     def _unscaled_overflow(self) -> bool:
@@ -832,6 +836,8 @@ class SuperAdam(torch.optim.Optimizer):
     def _settle(self) -> None:
         for s in bucket.buckets(self, with_grad=False):
             if s.plan.settles:
+                if s.states[0]["step"] > 0:
+                    step.set_numbers(s)
                 with rounding_.widened(s):
                     s.iterate.settle(s)
 

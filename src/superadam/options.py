@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Size, Tensor, nn
 
 from superadam import distributed, rounding
-from superadam.bucket import PENDING
+from superadam.bucket import PENDING, Bucket
 from superadam.estimators import Estimator, Recursive
 from superadam.iterates import Iterate, Plain
 from superadam.lists import real, state_dtype
@@ -34,24 +34,35 @@ FLAGS = ("decoupled_weight_decay", "maximize", "foreach", "fused", "compile", "c
 
 # Names that a part cannot give to its state: the attributes of a bucket, and what the optimizer itself keeps.
 RESERVED = {
-    *("x", "grad", "grads", "params", "states", "names", "shared", "group", "plan", "matrix", "estimator", "schedule"),
+    *Bucket.__annotations__,
+    *(name for name in vars(Bucket) if not name.startswith("_")),
     *(
-        "iterate",
-        "stepsize",
-        "constraint",
-        "penalty",
-        "t",
-        "mu",
-        "alpha",
-        "gamma",
-        "step",
-        "phase",
-        "q",
-        "dx",
+        "plan",
+        "parts",
+        "plain",
+        "fused",
+        "at_once",
+        "watches",
+        "watched",
+        "sharing",
+        "summed",
+        "elementwise",
+        "may_cut",
+    ),
+    *(
+        "compilable",
+        "has_factors",
+        "every",
+        "reshapes",
+        "slots",
+        "dtype",
+        "long",
+        "apart",
+        "unused_grad",
+        "root",
         "number",
     ),
-    *("root", "offset", "factor", "direction", "arrived", "one", "estimate", "estimates", "places", "turns", "slots"),
-}
+} - {"g"}
 
 
 class Composition(NamedTuple):

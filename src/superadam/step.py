@@ -245,7 +245,8 @@ def _move_on_set(s: Bucket, gamma: Any) -> None:
     """Take line 9, the exact minimiser in the metric of H_t, and line 10."""
     target = x_tilde(s, gamma, warm=True)
     if s.watches:
-        step = (s.x - target) / gamma
+        still = isinstance(gamma, int | float) and gamma == 0
+        step = direction(s, s.estimate) if still else (s.x - target) / gamma
         s.matrix.moved(s, step)
         s.estimator.moved(s, step)
     if isinstance(s.mu, float) and s.mu == 1:

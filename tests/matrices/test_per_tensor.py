@@ -10,15 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from superadam import Monitor, SuperAdam, checks, create, estimators, matrices, schedules, sets, twice
+from matrices.formulas import CONSTANT, after, averages, equal, gradients, power
+from superadam import Monitor, SuperAdam, checks, create, estimators, matrices, sets, twice
 from superadam.lists import TensorList
 from superadam.matrices import SOAP, Adafactor, ByShape, KLShampoo, Muon, PSGDKron, SecondMoment, Shampoo
 from superadam.matrices import per_tensor as per_tensor_module
-from superadam.matrices.muon import polar, polynomials
 from superadam.monitor import MonitorWarning
-from versions import needs_muon
-
-CONSTANT = schedules.Constant(alpha=0.3)
 
 
 class NoHostSync(torch.utils._python_dispatch.TorchDispatchMode):
@@ -41,37 +38,6 @@ FAMILY = {
     "PSGD, diagonal": PSGDKron(triangular=4),
 }
 EXACT = {name: matrix for name, matrix in FAMILY.items() if "PSGD" not in name and "grafted" not in name}
-
-
-def gradients(shape, steps, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(steps)]
-
-
-def after(matrix, shape, grads, lr=0.1, x=None, **options):
-    """x after steps along given gradients."""
-    p = (torch.zeros(shape, dtype=torch.float64) if x is None else x.clone()).requires_grad_()
-    opt = SuperAdam([p], lr=lr, matrix=matrix, schedule=CONSTANT, **options)
-    for grad in grads:
-        p.grad = grad.clone()
-        opt.step()
-    return p.detach(), opt
-
-
-def averages(grads, alpha=0.3):
-    g = None
-    for grad in grads:
-        g = grad if g is None else (1 - alpha) * g + alpha * grad
-        yield g
-
-
-def power(A, p):
-    values, Q = torch.linalg.eigh(A)
-    return Q @ values.clamp(min=0).pow(p).diag() @ Q.T
-
-
-def equal(actual, expected, tol=1e-10):
-    torch.testing.assert_close(actual, expected, rtol=tol, atol=tol)
 
 
 # ---------------------------------------------------------------------------------------- published formulas
@@ -127,165 +93,6 @@ def test_blocks_have_factors_of_their_own():
     matrix, x = Shampoo(block=3), torch.randn(5, 7)
     assert matrix.matrices(x).shape == (2 * 3, 3, 3)
     equal(matrix.tensor(matrix.matrices(x), x.shape), x)
-
-
-@pytest.mark.parametrize(("shape", "one_sided_above"), [((4, 3), 1024), ((3, 5), 4)])
-def test_soap_equals_its_equations(shape, one_sided_above):
-    grads, beta, lam, every = gradients(shape, 9), 0.9, 1e-3, 2
-    x, v = torch.zeros(shape).double(), torch.zeros(shape).double()
-    sides = [0, 1] if max(shape) <= one_sided_above else [int(shape[1] < shape[0])]
-    A = {i: torch.zeros(shape[i], shape[i]).double() for i in sides}
-    Q = {}
-
-    def rotated(M, back=False):
-        for i in sides:
-            q = Q[i] if back else Q[i].T
-            M = q @ M if i == 0 else M @ q.T
-        return M
-
-    def average(grad):
-        for i in sides:
-            A[i] = beta * A[i] + (1 - beta) * (grad @ grad.T if i == 0 else grad.T @ grad)
-
-    for t, (grad, g) in enumerate(zip(grads, averages(grads), strict=True), start=1):
-        if t == 1:
-            average(grad)
-            for i in sides:
-                Q[i] = torch.linalg.eigh(A[i])[1].flip(1)
-        elif (t - 1) % every == 0:
-            for i in sides:
-                order = (Q[i].T @ A[i] @ Q[i]).diagonal().argsort(descending=True)
-                Q[i], v = torch.linalg.qr(A[i] @ Q[i][:, order])[0], v.index_select(i, order)
-        v = beta * v + (1 - beta) * rotated(grad) ** 2
-        average(grad)
-        x = x - 0.1 * rotated(rotated(g) / ((v / (1 - beta**t)).sqrt() + lam), back=True)
-    equal(after(SOAP(beta, lam, every, one_sided_above=one_sided_above), shape, grads)[0], x)
-
-
-def test_kl_shampoo_equals_its_equations():
-    m, n, beta, every = 4, 3, 0.9, 2
-    grads = gradients((m, n), 8)
-    x, floor = torch.zeros(m, n).double(), 10**-2
-    S_L, S_R = torch.zeros(m, m).double(), torch.zeros(n, n).double()
-    l_L, l_R = torch.full((m,), 0.1).double(), torch.full((n,), 0.1).double()
-    for t, (grad, g) in enumerate(zip(grads, averages(grads), strict=True), start=1):
-        if t == 1:
-            Q_L, Q_R = (torch.linalg.eigh(A)[1].flip(1) for A in (grad @ grad.T, grad.T @ grad))
-        elif (t - 1) % every == 0:
-            o_L = (Q_L.T @ S_L @ Q_L).diagonal().argsort(descending=True)
-            o_R = (Q_R.T @ S_R @ Q_R).diagonal().argsort(descending=True)
-            Q_L, l_L = torch.linalg.qr(S_L @ Q_L[:, o_L])[0], l_L[o_L]
-            Q_R, l_R = torch.linalg.qr(S_R @ Q_R[:, o_R])[0], l_R[o_R]
-        d_L, d_R = l_L.clamp(min=floor), l_R.clamp(min=floor)
-        new_L = grad @ Q_R @ (1 / d_R).diag() @ Q_R.T @ grad.T / n
-        new_R = grad.T @ Q_L @ (1 / d_L).diag() @ Q_L.T @ grad / m
-        l_L = beta * l_L + (1 - beta) * (Q_L.T @ new_L @ Q_L).diagonal()
-        l_R = beta * l_R + (1 - beta) * (Q_R.T @ new_R @ Q_R).diagonal()
-        S_L, S_R = beta * S_L + (1 - beta) * new_L, beta * S_R + (1 - beta) * new_R
-        d_L, d_R = l_L.clamp(min=floor), l_R.clamp(min=floor)
-        x = x - 0.1 * (Q_L @ (d_L**-0.5).diag() @ Q_L.T) @ g @ (Q_R @ (d_R**-0.5).diag() @ Q_R.T)
-    equal(after(KLShampoo(beta, every), (m, n), grads)[0], x, 1e-8)
-
-
-def test_psgd_equals_its_equations():
-    m, n = 4, 3
-    grads = gradients((m, n), 6)
-    x, Q_L, Q_R = torch.zeros(m, n).double(), torch.eye(m).double(), torch.eye(n).double()
-    for t, g in enumerate(averages(grads), start=1):
-        V = torch.randn(m, n, generator=torch.Generator().manual_seed(t), dtype=torch.float64)
-        A, B = Q_L @ g @ Q_R.T, torch.linalg.inv(Q_L).T @ V @ torch.linalg.inv(Q_R)
-        new = []
-        for Q, a, b in ((Q_L, A @ A.T, B @ B.T), (Q_R, A.T @ A, B.T @ B)):
-            u = (a + b) @ (a + b)[:, (a + b).norm(dim=0).argmax()]
-            norm = ((a + b) @ (u / u.norm())).norm()
-            new.append(Q - 0.1 * (a - b).triu() @ Q / norm)
-        Q_L, Q_R = new
-        step = Q_L.T @ Q_L @ g @ Q_R.T @ Q_R
-        x = x - 0.1 * step * min(1.0, 1.1 / step.square().mean().sqrt())
-    equal(after(PSGDKron(), (m, n), grads)[0], x)
-
-
-def test_psgd_whitens():
-    """After many steps, H⁻¹ makes gradients of any covariance white."""
-    root = torch.diag(torch.tensor([3.0, 1.0, 0.3])).double()
-    grads = [root @ grad for grad in gradients((3, 10), 400)]
-    _, opt = after(PSGDKron(), (3, 10), grads)
-    ((state),) = opt.state.values()
-    left, right = (state[name][0].T @ state[name][0] for name in ("QL", "QR"))
-    steps = [left @ g @ right for g in averages(grads)]
-    covariance = sum(step @ step.T for step in steps)
-    spread = torch.linalg.eigvalsh(covariance)
-    assert spread.max() / spread.min() < 2  # 100 without
-
-
-@pytest.mark.parametrize("size", [1e6, 1e12])
-def test_psgds_step_of_a_large_gradient(size):
-    """The fourth power of a factor's gradient is beyond float32."""
-    finals = []
-    for dtype in (torch.float32, torch.float64):
-        x = torch.zeros(4, 6, dtype=dtype, requires_grad=True)
-        opt = SuperAdam([x], lr=0.1, matrix=PSGDKron(), schedule=schedules.Constant(alpha=1.0))
-        x.grad = size * gradients((4, 6), 1)[0].to(dtype)
-        opt.step()
-        finals.append(x.detach().double())
-    torch.testing.assert_close(*finals, rtol=1e-3, atol=0)  # float32 has random numbers of its own
-
-
-@needs_muon
-@pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
-@pytest.mark.parametrize("nesterov", [True, False])
-@pytest.mark.parametrize("shape", [(6, 4), (4, 9)])
-def test_muon_equals_torchs(shape, nesterov, adjust):
-    """100 steps in float32, both with torch's bfloat16 iteration."""
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    ours, theirs = (x.clone().requires_grad_() for _ in range(2))
-    options = {"lr": 0.01, "momentum": 0.9, "nesterov": nesterov, "adjust_lr_fn": adjust, "weight_decay": 0.1}
-    mine, torchs = create("muon", [ours], **options), torch.optim.Muon([theirs], **options)
-    mine.param_groups[0]["matrix"]["first"]["dtype"] = "bfloat16"
-    for grad in gradients(shape, 100):
-        ours.grad, theirs.grad = grad.float(), grad.float()
-        mine.step()
-        torchs.step()
-    torch.testing.assert_close(ours.detach(), theirs.detach(), rtol=0, atol=2e-3)  # 100 steps of 0.01, 2⁻⁸ each
-    assert (ours.detach() - x).norm() > 0.5
-
-
-@needs_muon
-@pytest.mark.parametrize(("dtype", "tol"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
-@pytest.mark.parametrize("nesterov", [True, False])
-@pytest.mark.parametrize("shape", [(6, 4), (4, 9)])
-def test_muon_equals_torchs_without_bfloat16(shape, nesterov, adjust, dtype, tol, monkeypatch):
-    """100 steps in the dtype of x, as torch's takes them if its cast is none. 4 × 9 takes ours by its Gram matrix."""
-    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
-    monkeypatch.setattr(torch, "bfloat16", dtype)  # since torch 2.15 the cast is to(dtype=torch.bfloat16, copy=True)
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
-    ours, theirs = (x.clone().requires_grad_() for _ in range(2))
-    options = {"lr": 0.01, "momentum": 0.9, "nesterov": nesterov, "adjust_lr_fn": adjust, "weight_decay": 0.1}
-    mine, torchs = create("muon", [ours], **options), torch.optim.Muon([theirs], **options)
-    for grad in gradients(shape, 100):
-        ours.grad, theirs.grad = grad.to(dtype), grad.to(dtype)
-        mine.step()
-        torchs.step()
-    torch.testing.assert_close(ours.detach(), theirs.detach(), rtol=0, atol=tol)
-    assert (ours.detach() - x).norm() > 0.2
-
-
-@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (3, 20), (20, 3)])
-def test_the_polar_factor_converges(shape):
-    """In both forms: on X, and for a wide X on its Gram matrix."""
-    G = gradients((2, *shape), 1)[0]
-    U, _, V = torch.linalg.svd(G, full_matrices=False)
-    equal(polar(G, polynomials("polar_express", 12), 1.01), U @ V, 1e-6)
-
-
-@pytest.mark.parametrize("name", ["jordan", "you", "polar_express"])
-def test_singular_values_come_close_to_1(name):
-    sigma = torch.logspace(-2, 0, 30).double()
-    wide = torch.cat([torch.diag(sigma), torch.zeros(30, 45).double()], 1)[None]
-    got = torch.linalg.svdvals(polar(wide / 2, polynomials(name, 5), 1.01 if name == "polar_express" else 1.0))
-    assert got.min() > 0.5
-    assert got.max() < 1.3
 
 
 # ---------------------------------------------------------------------------------------- what H_t is
