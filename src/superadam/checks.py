@@ -56,7 +56,7 @@ def check_finite(plans: Iterable[Any], name: Callable[[Tensor], str]) -> None:
         for p in plan.group["params"]:
             if p.grad is None:
                 continue
-            grad, dtype = real(local(p.grad)), state_dtype(p)
+            grad, dtype = real(local(p.grad).resolve_conj()), state_dtype(p)
             if looks and (not waits(p) or any(part.waits for part in looks)):
                 limit = 0.1 * math.sqrt(torch.finfo(dtype).max)
                 # A norm takes half the time of the largest element, and is larger.

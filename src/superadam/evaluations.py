@@ -429,6 +429,11 @@ def _anchored(
     loader: Iterable[T], opt: Any, data: Iterable[T], n: int | None, place: list[Half]
 ) -> Generator[T, None, None]:
     total = _total(data) if n is None else n
+    if data is loader and (getattr(loader, "persistent_workers", False) or iter(loader) is loader):
+        raise ValueError(
+            "anchored() cannot go through this loader while it is in use (persistent workers, or an iterator): give "
+            "the samples of a large batch as data=, such as another DataLoader"
+        )
     for batch in loader:
         b = _samples(batch)
         if total < b:
@@ -439,10 +444,15 @@ def _anchored(
         if opt.anchor_due(b / (b + total)):
             opt.arrive()
             large, rest = Batch(), iter(data)
-            micro_batch, done = next(rest), 0
+            micro_batch, done, seen = next(rest), 0, 0
             while True:
-                following, done = next(rest, None), done + 1
+                following, done, seen = next(rest, None), done + 1, seen + _samples(micro_batch)
                 last = following is None
+                if last and seen != total:
+                    raise ValueError(
+                        f"anchored() expected {total} samples in a large batch and got {seen} (drop_last, a sampler of "
+                        "a part?): write anchored(loader, opt, data, n=…) with the number that the data yield"
+                    )
                 share = _samples(micro_batch) / total
                 half = Half(large, False, done, done if last else done + 1, None, anchor=True, share=share)
                 yield from _turn(micro_batch, half, place, loader, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+import zlib
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, overload
@@ -298,19 +299,19 @@ class SuperAdam(torch.optim.Optimizer):
             return loss
         buckets = self._usable_buckets()
         within: dict[Tensor, Any] = {}
-        if self._is_pending():
-            step.to_next_point(buckets + self._idle(), within)
-            try:
+        try:
+            if self._is_pending():
+                step.to_next_point(buckets + self._idle(), within)
                 again.restore()
                 self.zero_grad()
                 if self._left_out(self._evaluate(closure)):
                     self._void()
                     return loss
                 buckets = self._usable_buckets()
-            except BaseException:
-                self._void()
-                raise
-        self._absorb(buckets, within)
+            self._absorb(buckets, within)
+        except BaseException:
+            self._void()
+            raise
         self._used = evaluations.UsedGradients(self._parameters())
         return loss
 
@@ -323,6 +324,8 @@ class SuperAdam(torch.optim.Optimizer):
         pages = [plan.parts.estimator for plan in self._current_plans() if plan.parts.estimator.anchored]
         if not pages:
             raise ValueError(f"{self._plans[0].parts.estimator} has no anchors: use estimator=estimators.Page(…)")
+        if any(page != pages[0] for page in pages):
+            raise ValueError(f"The groups have different anchors, {pages[0]} and others: give them equal estimators")
         t = 1 + max((state["step"] for state in self.state.values() if "step" in state), default=0)
         return not self._is_pending() or pages[0].due(t, share)
 
@@ -372,6 +375,10 @@ class SuperAdam(torch.optim.Optimizer):
             except ValueError as error:  # the batch is dropped, as after an overflow, and the loop can go on
                 overflow, refused = True, error
         rates = [float(lr) for lr in (group["lr"] for group in self.param_groups) if not _on_device(lr)]
+        if not half.anchor and not half.second and not self._is_pending() and self._plans[0].parts.estimator.anchored:
+            raise RuntimeError(
+                "An anchor is due, and a `twice` loop has none: loop over superadam.anchored(loader, opt)."
+            )
         if half.anchor:
             if not overflow:
                 self._absorb(buckets, {})
@@ -437,7 +444,11 @@ class SuperAdam(torch.optim.Optimizer):
         if newer.grad is None:
             newer.grad = torch.zeros_like(newer)
         newer.grad.fill_(torch.nan)
-        loss = self._evaluate(closure)
+        try:
+            loss = self._evaluate(closure)
+        except BaseException:
+            self.zero_grad()
+            raise
         if newer.grad is not None and bool(local(newer.grad).isnan().any()):
             self.zero_grad()
             raise RuntimeError(
@@ -589,28 +600,37 @@ class SuperAdam(torch.optim.Optimizer):
         return self._plans
 
     def _replan(self) -> None:
-        """Turn changed options into plain data and plans, and fit the state to them."""
-        for group in self.param_groups:
-            group.update(options.normalised(group))
+        """Turn changed options into plain data and plans, refuse them or fit the state to them."""
+        given = [options.normalised(group) for group in self.param_groups]
+        plans = [Plan({**group, **found}) for group, found in zip(self.param_groups, given, strict=True)]
+        before = {p: type(plan.matrix(p)) for plan in self._plans for p in plan.group["params"]}
+        changed = {p for plan in plans for p in plan.group["params"] if before.get(p) is not type(plan.matrix(p))}
+        options.check_groups(plans)
+        if any(self.state.get(p, {}).get("phase") in (PENDING, BETWEEN) for p in changed):
+            raise ValueError("A move along the old H_t is pending: call opt.flush() before changing the matrix.")
+        for group, found in zip(self.param_groups, given, strict=True):
+            group.update(found)
         self._plans = [Plan(group) for group in self.param_groups]
         self._place()
         for plan in self._plans:
             for p in plan.group["params"]:
                 state = self.state.get(p)
-                if state:
-                    expected = {
-                        **plan.expected(p),
-                        **{n: tuple(s.shape) for n, s in plan.slots(p, self._places).items()},
-                    }
-                    for name in list(state):
-                        shape = expected.get(name)
-                        if name not in expected or (shape is not None and tuple(state[name].shape) != shape):
-                            del state[name]
-                    self._complete(plan, p)
+                if not state:
+                    continue
+                new = p in changed and p in before  # another H_t begins with step 1
+                expected = {
+                    **plan.expected(p),
+                    **{n: tuple(s.shape) for n, s in plan.slots(p, self._places).items()},
+                }
+                for name in list(state):
+                    shape = expected.get(name)
+                    misfit = name not in expected or (shape is not None and tuple(state[name].shape) != shape)
+                    if misfit or (new and name not in ("number", "root")):
+                        del state[name]
+                self._complete(plan, p)
         self._tie_scalars()
         for i, plan in enumerate(self._plans):  # x must be feasible in a set that the user has given to a group since
             if plan.parts.constraint != self._inside[i]:
-                options.check_parameters(plan, self._plans)
                 self._enter_set(plan)
             self._inside[i] = plan.parts.constraint
 
@@ -658,7 +678,10 @@ class SuperAdam(torch.optim.Optimizer):
         if parts.two_point and "gamma" not in state:
             state["gamma"] = 0.0
         if plan.group["rounding"] == "stochastic" and p.dtype is torch.bfloat16 and "number" not in state:
-            state["number"] = len(self.state)
+            names = plan.group.get("param_names")
+            place = [other is p for other in plan.group["params"]].index(True)
+            # of the name where it is known, so that the order of the parameters does not matter
+            state["number"] = zlib.crc32(names[place].encode()) if names else len(self.state)
         shape, here = parts.root_shape(p), parts.root_shape(local(p))
         if shape is not None and here is not None and "root" not in state:
             state["root"] = distributed.joined(torch.zeros(here, dtype=state_dtype(p), device=p.device), shape, p)
@@ -727,7 +750,7 @@ class SuperAdam(torch.optim.Optimizer):
             self._plans.append(plan)
             if left_open:
                 group["lr"] = plan.parts.lr
-            options.check_parameters(plan, self._plans)
+            options.check_groups(self._plans)
             self._enter_set(plan)
             self._place()
         except (TypeError, ValueError):  # the parameters may be complex, not finite, or of a shape that the set refuses
@@ -852,7 +875,9 @@ class SuperAdam(torch.optim.Optimizer):
         self._void()
         self._drop_what_is_not_finite()
         self.flush()
-        for _, _, state in self._with_state():
+        for plan, p, state in self._with_state():
+            for name in plan.of(p).estimator.buffers:
+                local(state[name]).zero_()
             if state["phase"] != START:
                 _forget(state)
 
@@ -1091,7 +1116,8 @@ class SuperAdam(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.defaults.pop("differentiable", None)  # torch adds it
-        self._places, self._processes, self._met = {}, state.get("_processes"), WeakIdKeyDictionary()
+        self._places, self._met = {}, WeakIdKeyDictionary()
+        self._processes = state["_processes"] if "_processes" in state else getattr(self, "_processes", None)
         for group in self.param_groups:
             group.update(options.normalised({**self.defaults, **group}))
         batch = state.get("_batch", evaluations.Progress())

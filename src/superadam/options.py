@@ -533,6 +533,19 @@ def _automatic(stepsize: object) -> object:
     return "Prodigy" if stepsize is None else stepsize
 
 
+def check_groups(plans: list[Plan]) -> None:
+    """Refuse groups that cannot work on their parameters, or not beside each other."""
+    for plan in plans:
+        check_parameters(plan, plans)
+    if any(plan.two_point for plan in plans):
+        for plan in plans:
+            if plan.parts.estimator.blends and not plan.two_point:
+                raise ValueError(
+                    f"{plan.parts.estimator} needs the newest gradient when the step is taken, and a group with tau > "
+                    "0 delays the steps of all groups: use an optimizer for each, or NesterovRecursive(tau=0.0)"
+                )
+
+
 def check_parameters(plan: Plan, plans: list[Plan]) -> None:
     """Refuse a group whose parts cannot work on its parameters: their shape, dtype, sharding or devices."""
     group, names = plan.group, plan.group.get("param_names")

@@ -100,7 +100,7 @@ class Adan(Blend):
         check(0 <= self.beta < 1, "beta", self.beta, "0 <= beta < 1")
 
     def after(self, s: Bucket, grad: Any) -> Any:
-        change = (grad - s.last) * float(s.step > 1)
+        change = (grad - s.last) * float(s.step > 1 and not s.restarted)
         mix(s.changes, change, BiasCorrected(self.beta).weight(s.step, 0.0))
         s.last = grad
         return super().after(s, grad) + change * self.beta

@@ -190,7 +190,7 @@ class Mars(Estimator):
         weight = self.tau * (1 - self.alpha) / self.alpha
         c = grad
         if self.previous_batch:
-            c = grad + (grad - s.last) * (weight * float(s.step > 1))
+            c = grad + (grad - s.last) * (weight * float(s.step > 1 and not s.restarted))
             s.last = grad
         elif s.paired:
             c = grad + (grad - s.last) * weight
