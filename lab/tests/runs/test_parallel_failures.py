@@ -97,6 +97,8 @@ def test_a_config_that_the_first_process_has_written_is_found_late_by_the_second
     assert losses(tmp_path / "run") == whole.losses
 
 
+# Slow: once, in a whole run, the failing process did not end within four minutes; the cause is not found yet.
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_that_fails_tells_the_other_why(whole, tmp_path, rank):
     both = resumed(whole, tmp_path, rank, number_of(whole, rank, "after all_reduce", 1), "fails")
