@@ -167,10 +167,6 @@ class Bucket:
         """g_t, as line 9 takes it."""
         return self.estimator.estimate(self) if self.estimator.blends and self.grads is not None else self.g
 
-    def all(self, name: str) -> list[Any]:
-        """Return the entry of this name in the state of every parameter."""
-        return [state[name] for state in self.states]
-
     def number(self, name: str) -> Scalar:
         """Return a number of the iterate, as `Iterate.count` has left it."""
         found: Scalar = self.states[0][name]

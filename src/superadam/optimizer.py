@@ -406,7 +406,7 @@ class SuperAdam(torch.optim.Optimizer):
 
     def _absorb(self, buckets: list[Bucket], within: dict[Tensor, Any]) -> None:
         """Take the gradients at x_t into g_t and H_t."""
-        if any([p.grad is None for group in self.param_groups for p in group["params"]]):
+        if any([p.grad is None for p in self._parameters()]):
             in_use = {s.matrix for s in buckets}
             for plan, p, state in self._with_state():
                 if p.grad is None and plan.matrix(p) in in_use:
@@ -567,7 +567,7 @@ class SuperAdam(torch.optim.Optimizer):
 
     def _idle(self) -> list[Bucket]:
         """Return buckets of the parameters that have a pending move and no gradient: the move does not wait for it."""
-        some = any([p.grad is None for group in self.param_groups for p in group["params"]])
+        some = any([p.grad is None for p in self._parameters()])
         return self._pending(idle=True) if some else []
 
     # ------------------------------------------------------------------------------------ parts and state

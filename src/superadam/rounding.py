@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,15 +67,14 @@ def random_bits(places: Tensor, state: State) -> Tensor:
     """Return 32 random bits for the coordinates at these places in a parameter."""
     seed = _mixed(_mixed(state["step"]) + state["number"])
     bits: Tensor = places.to(torch.int32)
-    bits.bitwise_xor_(seed.to(torch.int32) if isinstance(seed, Tensor) else _signed(seed))
+    bits.bitwise_xor_(_signed(seed))
     for factor in (0x7FEB352D, 0x45D9F3B, 1):  # the products wrap around, and a shift copies the sign
         bits.bitwise_xor_((bits >> 16).bitwise_and_(0xFFFF)).mul_(factor)
     return bits
 
 
-def _mixed(x: Any) -> Any:
-    """Return a hash of 32 bits, of a number or of each element of a tensor. No product is larger than an int64."""
-    x = x.to(torch.int64) if isinstance(x, Tensor) else int(x)
+def _mixed(x: int) -> int:
+    """Return a hash of 32 bits of a number."""
     x = (x ^ (x >> 32)) & 0xFFFFFFFF
     for factor in (0x7FEB352D, 0x45D9F3B, 0x6C8E9CF5):
         x = (((x >> 16) ^ x) * factor) & 0xFFFFFFFF

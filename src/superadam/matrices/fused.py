@@ -53,6 +53,14 @@ def _steps(s: Bucket, value: float) -> list[Tensor]:
     return [s.x.tensors[0].new_full((), value, dtype=torch.float32)] * len(s.params)
 
 
+def _decayed(s: Bucket) -> Any:
+    """Take the decoupled weight decay, which these kernels do not have, and return η."""
+    eta = s.gamma * s.mu
+    if s.decay != 0:
+        s.x.mul_(1 - eta * s.decay)
+    return eta
+
+
 def adam(s: Bucket, beta: float, lam: float, bias_correction: bool, v_max: str | None = None) -> bool:
     """Bring g_t and v_t up to date, and take x to (1 - ηw) x - η H_t⁻¹ g_t; on a set of intervals clip it."""
     names = ("g", "v") if v_max is None else ("g", "v", v_max)
@@ -91,7 +99,6 @@ def adagrad(s: Bucket, lam: float, scale: float) -> bool:
     """Take a step of AdaGrad without momentum."""
     if not s.free or not _fit(s, "g", "v"):
         return False
-    eta = s.gamma * s.mu
     grads: Any = s.grads
     g = s.g.tensors  # becomes the gradient
     torch._foreach_copy_(g, grads)
@@ -99,8 +106,7 @@ def adagrad(s: Bucket, lam: float, scale: float) -> bool:
         torch._foreach_neg_(g)
     if s.decay_in_gradient != 0:
         torch._foreach_add_(g, s.x.tensors, alpha=s.decay_in_gradient)
-    if s.decay != 0:
-        s.x.mul_(1 - eta * s.decay)
+    eta = _decayed(s)
     _adagrad(
         s.x.tensors,
         s.grads,
@@ -120,9 +126,7 @@ def sgd(s: Bucket, b: float) -> bool:
     """Take a step with H_t = b I."""
     if not s.free or not _fit(s, "g"):
         return False
-    eta = s.gamma * s.mu
-    if s.decay != 0:
-        s.x.mul_(1 - eta * s.decay)
+    eta = _decayed(s)
     _sgd(
         s.x.tensors,
         s.grads,

@@ -68,7 +68,7 @@ class Comparison:
 
     @property
     def judged(self) -> bool:
-        """Whether this is a comparison of the verdict, whose interval holds at once with those of all others."""
+        """Whether this comparison is part of the verdict: its interval holds together with all others."""
         return not math.isnan(self.p)
 
     @property
@@ -119,7 +119,7 @@ class Statistics:
 
     @property
     def verdict(self) -> dict[str, Comparison]:
-        """The comparisons of the verdict: over all tasks, or on the only one."""
+        """The comparisons of the verdict: over all tasks, or on the only task."""
         return self.overall if len(self.tasks) != 1 else next(iter(self.tasks.values())).comparisons
 
     @property
@@ -249,7 +249,7 @@ def _log_ratio(top: float, bottom: float) -> float:
 
 
 def _compare(method: str, tasks: list[Pairs], found: list[TaskStatistics], baseline: str) -> Comparison:
-    """Compare on one task, or on the mean over tasks. The interval of one task is one by itself."""
+    """Compare on one task, or on the mean over tasks. The interval of one task is not corrected for others."""
     seeds = [s for s in tasks[0].ours if all(s in t.ours for t in tasks)]
     ours, theirs = ([sum(getattr(t, side)[s] for t in tasks) for s in seeds] for side in ("ours", "theirs"))
     relative = tasks[0].relative

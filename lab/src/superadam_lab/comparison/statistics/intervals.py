@@ -37,7 +37,7 @@ NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 def mean(values: Sequence[float], variance: float = 0.0) -> Estimate:
-    """The mean with Student's interval. `variance` is what else the mean varies by.
+    """Return the mean with Student's interval. `variance` is a further variance of the mean.
 
     >>> "{:.3f} ({:.3f} to {:.3f}), n = {}".format(*mean([1.0, 2.0, 3.0]))
     '2.000 (-0.484 to 4.484), n = 3'
