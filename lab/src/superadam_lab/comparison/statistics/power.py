@@ -22,7 +22,7 @@ MOST = 50.0  # of a logarithm: what is more cannot be shown
 
 
 class Noise(NamedTuple):
-    """The noise of a task: of the difference of two methods on one seed (standard deviation), and of tuning (variance)."""
+    """The noise of a task: of the difference of two methods on one seed (deviation), and of tuning (variance)."""
 
     spread: float
     tuning: float = 0.0
